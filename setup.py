@@ -67,7 +67,7 @@ setup(
         "arr_coc.data": ["*.csv", "*.txt"],
         "arr_coc.extracting": ["*.html"],
         "arr_coc.pages": ["*.csv", "*.txt"],
-        "arr_coc.pages.domains": ["*.txt"],
+        "arr_coc.pages.domains": ["*.css", "*.js", "*.txt"],
         "arr_coc.serving": ["monitoring/*"],
     },
     install_requires=INSTALL_REQUIRES,

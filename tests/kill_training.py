@@ -19,7 +19,7 @@ from helpers import tiny_checkpoint
 from safetensors.torch import load_file
 from transformers.utils import logging
 
-from arr_coc.training.checkpoints import checkpoints, is_complete, newest_complete
+from arr_coc.training.checkpoints import checkpoints, damage, newest_complete
 from arr_coc.training.recipe import load_recipe, train
 
 PAGES = {"format": "rendered", "pages": 4, "questions": 2, "size": 128}
@@ -76,7 +76,7 @@ def inspect(out: Path) -> tuple[int, int]:
     """What a kill left: (checkpoints that are not whole, the step to go on from); what counts as whole can be read."""
     broken, step = 0, 0
     for number, folder in enumerate(sorted(out.glob("stage*"))):
-        broken += sum(not is_complete(path) for path in checkpoints(folder))
+        broken += sum(damage(path) is not None for path in checkpoints(folder))
         newest = newest_complete(folder)
         if newest is not None:
             load_file(newest / "model.safetensors")

@@ -110,7 +110,7 @@ def test_a_recipe_trains_and_makes_what_commands_take(cli: Cli, tmp_path: Path) 
     path, image = recipe(tmp_path), tmp_path / "page.png"
     code, out, err = cli("train", path, "--out", tmp_path / "run")
     assert (code, out) == (0, f"{tmp_path / 'run/model'}\n"), err
-    state = load_state(tmp_path / "run/stage0/attached_scorer.pt")
+    state = load_state(tmp_path / "run/stage0/attached_scorer")
     assert state is not None and state["step"] == 4
     whole = load_file(tmp_path / "run/model" / ADAPTER)
     code, out, err = cli("train", path, "--out", tmp_path / "run")  # done already

@@ -89,7 +89,7 @@ def test_html_names_font_files_of_its_split_alone(split: str) -> None:
 def test_the_same_numbers_are_the_same_html() -> None:
     def html() -> str:
         style = sample_html_style(np.random.default_rng(9), "train")
-        return make_html(LAYOUTS.train["table_zebra_two"], style, [("a", "1"), ("b", "2")], title="T", pixels=12.5)
+        return make_html(LAYOUTS["train"]["table_zebra_two"], style, [("a", "1"), ("b", "2")], title="T", pixels=12.5)
 
     assert html() == html() and "http" not in html()
     rng = np.random.default_rng(0)
@@ -197,7 +197,7 @@ def test_a_font_that_the_browser_takes_for_broken_is_no_page(draw: Callable[...,
 def test_on_stacked_pages_labels_stand_above_their_values(draw: Callable[..., Page]) -> None:
     for split in ("train", "test"):
         page = draw_page("stacked", 3, 0, 256, split)  # type: ignore[arg-type]
-        assert page.layout in STACKED.of(split)  # type: ignore[arg-type]
+        assert page.layout in STACKED[split]  # type: ignore[index]
         assert len(page.questions) >= 4
         for question in page.questions:
             (label,), (value,) = question.label_boxes, question.boxes

@@ -16,7 +16,7 @@ from arr_coc.modeling.allocators import tier_sizes
 from arr_coc.training.losses import expected_answer_loss
 from arr_coc.training.phases import AllocatorPhase, make_trainer
 from arr_coc.training.recipe import load_recipe
-from arr_coc.training.trainer import ArrCocTrainer, Draw
+from arr_coc.training.trainer import ArrCocTrainer
 
 LEARNED, HELD_OUT = (
     {"format": "rendered", "domains": "form", "size": 128, "pages": pages, "questions": 4, "seed": seed, "split": split}
@@ -44,10 +44,10 @@ class NeedsItsPatches(ArrCocTrainer):
     turned = 0
     """So many places further in the batch is the question whose needs count."""
 
-    def _answer_by_tier(self, model: nn.Module, inputs: Mapping[str, Any], draw: Draw) -> Tensor:
+    def _answer_by_tier(self, model: nn.Module, inputs: Mapping[str, Any], strategy: str, num_fetched: int) -> Tensor:
         needed = inputs["relevance_targets"].sum(1, keepdim=True)
         tokens = (inputs["labels"] != -100).sum(1, keepdim=True)
-        missing = (needed - tier_sizes(inputs["relevance_targets"].shape[1], draw.num_fetched)).clamp(min=0) / needed
+        missing = (needed - tier_sizes(inputs["relevance_targets"].shape[1], num_fetched)).clamp(min=0) / needed
         return (2 * tokens * missing).roll(self.turned, 0)
 
 

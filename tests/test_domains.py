@@ -16,13 +16,12 @@ from arr_coc.cli import main
 from arr_coc.data.formats.own import Rendered
 from arr_coc.pages.domains import DOMAINS, Page, Variations, browser, document, draw_page, values
 from arr_coc.pages.domains.document import Document, render_document
-from arr_coc.pages.domains.domain import Layouts
 from arr_coc.pages.domains.glyphs import CHARSET, MIN_FONT, text_unit
 from arr_coc.pages.domains.rasterising import Box, Ink
 from arr_coc.pages.domains.values import TEMPLATES, ask
 from arr_coc.pages.fonts import family_names
 from arr_coc.pages.page import Question
-from arr_coc.pages.splits import SPLITS, Split
+from arr_coc.pages.splits import SPLITS, Split, part, split_of
 
 OURS = ("document", "form")
 """Domains whose letters we draw ourselves; test_browser.py and test_generated_pages.py test others."""
@@ -133,7 +132,7 @@ def test_questions_have_one_answer_each_and_fonts_and_layouts_one_split(domain: 
             for font in page.font.split(" + "):
                 assert any(font.startswith(family) for family in family_names(split))
     assert not (layouts["train"] | layouts["validation"]) & layouts["test"]
-    assert layouts["validation"] <= set(document.LAYOUTS.train)
+    assert layouts["validation"] <= set(document.LAYOUTS["train"])
 
 
 def test_easy_questions_have_one_short_value_and_every_domain_has_both() -> None:
@@ -146,8 +145,8 @@ def test_easy_questions_have_one_short_value_and_every_domain_has_both() -> None
 
 
 @pytest.mark.parametrize("layouts", [document.LAYOUTS, browser.LAYOUTS, browser.STACKED])
-def test_layouts_of_the_splits_share_nothing(layouts: Layouts) -> None:
-    train, test = layouts.train, layouts.test
+def test_layouts_of_the_splits_share_nothing(layouts: dict[Split, dict[str, object]]) -> None:
+    train, test = layouts["train"], layouts["test"]
     assert len(train) >= 2 and len(test) >= 2
     assert not set(train) & set(test) and not set(train.values()) & set(test.values())
 
@@ -278,3 +277,48 @@ def test_generated_pages_have_questions_at_any_size(split: str) -> None:
             for (x0, y0, x1, y1), box in zip(question.boxes, other.boxes, strict=True):
                 assert 0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height
                 assert box == pytest.approx((x0 / 4, y0 / 4, x1 / 4, y1 / 4), abs=0.1)
+
+
+# ---- words that one split shows, no other does
+NAMES = (values.FIRST_NAMES, values.LAST_NAMES, values.CITIES, values.COMPANIES)
+POOLS = (*NAMES, values.TITLES)
+MADE_UP = "Madeup"
+
+
+def everything(split: str) -> set[str]:
+    return {word.casefold() for pool in POOLS for word in part(pool, split)}
+
+
+def test_splits_share_no_word_of_any_two_pools() -> None:
+    """Milan is a name and a city: drawn as either, it must not be both trained and tested."""
+    assert "Milan" in values.FIRST_NAMES and "Milan" in values.CITIES
+    for first, second in itertools.combinations(SPLITS, 2):
+        assert not everything(first) & everything(second)
+    assert sum(len(everything(split)) for split in SPLITS) == len({word.casefold() for pool in POOLS for word in pool})
+
+
+@pytest.mark.parametrize("pool", POOLS, ids=lambda pool: pool[0])
+def test_half_of_each_pool_is_for_training_and_a_quarter_for_each_other_split(pool: tuple[str, ...]) -> None:
+    assert len(set(pool)) == len(pool)
+    shares = {split: len(part(pool, split)) / len(pool) for split in SPLITS}
+    assert 0.35 < shares["train"] < 0.65 and min(shares["validation"], shares["test"]) > 0.15, shares
+
+
+def test_pools_can_be_drawn() -> None:
+    for pool in POOLS:
+        assert all(set(word) - {" "} <= set(CHARSET) and len(word) <= 16 for word in pool)
+        assert all(word == " ".join(word.split()) for word in pool)
+    assert all(re.fullmatch("[A-Z][a-z]+", name) for name in (*values.FIRST_NAMES, *values.LAST_NAMES))
+    assert any(" " in city for city in values.CITIES)
+    assert split_of("Receipt") == split_of("RECEIPT")
+    assert part(("Oslo", "Zurich", "Oslo Bay"), split_of("Oslo"))[0] == "Oslo"
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_names_and_cities_come_from_the_splits_part_of_the_pools(split: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(values, "made_up_word", lambda rng: MADE_UP)
+    rng = np.random.default_rng(0)
+    drawn = [values.KINDS[kind](rng, split) for kind in ("name", "city", "company") for _ in range(1000)]
+    assert {value for value in drawn if not value.startswith(MADE_UP)} <= {w for p in NAMES for w in part(p, split)}
+    made_up = np.mean([value.startswith(MADE_UP) for value in drawn])
+    assert 0.45 < made_up < 0.55 if split == "train" else made_up == 0

@@ -54,9 +54,9 @@ def test_scripts_draw_train_report(scripts: dict[str, Any], monkeypatch: pytest.
     names = ("base_0", "base_25", "base_100", "keep_all", "auto")
     called(scripts["train"], monkeypatch, *common, "--arms", ",".join(names))
     assert (out / "arms" / "auto-0" / "done").read_text().startswith("2 steps, ")
-    before = (out / "arms" / "auto-0" / "question_answering.pt").stat().st_mtime
+    before = (out / "arms" / "auto-0" / "question_answering" / "checkpoint-2").stat().st_mtime
     called(scripts["train"], monkeypatch, *common, "--arms", "auto")
-    assert (out / "arms" / "auto-0" / "question_answering.pt").stat().st_mtime == before  # done
+    assert (out / "arms" / "auto-0" / "question_answering" / "checkpoint-2").stat().st_mtime == before  # done
     for split in ("validation", "test"):
         file = out / f"{split}.csv"
         asked = ("--arms", ",".join(names), "--split", split, "--predictions", file)

@@ -112,11 +112,10 @@ def test_likeness_sees_a_face_under_other_widths_and_not_another_design(tmp_path
     assert likenesses([plain], [serif])[0, 0] < 0.9
 
 
-def test_what_pip_brings_has_faces_of_every_split() -> None:
+def test_what_pip_brings_has_faces_of_every_split(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests need no others: matplotlib and rendercv-fonts come with the extra `test`."""
-    families = {
-        split: {face.family for face in find_fonts(split, directories=pip_font_directories())} for split in SPLITS
-    }
+    monkeypatch.setenv(FONT_PATH, os.pathsep.join(map(str, pip_font_directories())))
+    families = {split: {face.family for face in find_fonts(split)} for split in SPLITS}
     assert families["train"] >= {"DejaVu Sans", "DejaVu Sans Mono", "DejaVu Serif"}
     assert families["validation"] == {"EB Garamond"}
     assert families["test"] >= {"Lato", "Open Sans", "Roboto"}
@@ -124,8 +123,9 @@ def test_what_pip_brings_has_faces_of_every_split() -> None:
 
 def test_files_that_are_no_font_of_a_family_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken.ttf").write_bytes(b"not a font")
+    monkeypatch.setenv(FONT_PATH, str(tmp_path))
     with pytest.raises(FileNotFoundError, match="python -m arr_coc.pages.font_packages --install"):
-        find_fonts("validation", directories=[tmp_path])
+        find_fonts("validation")
     with pytest.raises(ValueError, match="split: expected one of train, validation, test; got 'dev'"):
         find_fonts("dev")  # type: ignore[arg-type]
     monkeypatch.delenv(FONT_PATH, raising=False)

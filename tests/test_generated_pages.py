@@ -44,8 +44,8 @@ def faces() -> tuple[FontFace, ...]:
         pytest.skip("no font of the training split is installed")
 
 
-def page_of(kind: str, seed: int, faces: tuple[FontFace, ...], split: Split = "train") -> TextPage:
-    return layout_page(np.random.default_rng(seed), split, kind, faces=faces)
+def page_of(kind: str, seed: int, split: Split = "train") -> TextPage:
+    return layout_page(np.random.default_rng(seed), split, kind)
 
 
 def said(page: TextPage, boxes: tuple[tuple[float, float, float, float], ...]) -> str:
@@ -60,10 +60,10 @@ def said(page: TextPage, boxes: tuple[tuple[float, float, float, float], ...]) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_layout_and_drawing_are_the_same_page_for_a_seed(kind: str, faces: tuple[FontFace, ...]) -> None:
-    first, again = page_of(kind, 3, faces), page_of(kind, 3, faces)
-    drawn = draw_page(np.random.default_rng(3), "train", kind, faces=faces)
-    other = page_of(kind, 4, faces)
+def test_layout_and_drawing_are_the_same_page_for_a_seed(kind: str) -> None:
+    first, again = page_of(kind, 3), page_of(kind, 3)
+    drawn = draw_page(np.random.default_rng(3), "train", kind)
+    other = page_of(kind, 4)
     assert first.image is None and drawn.image is not None
     assert drawn.image.size == drawn.size == first.size and drawn.image.mode == "RGB"
     assert first.kind == kind and first.source.startswith(f"generated: {kind}, ")
@@ -76,9 +76,9 @@ def test_layout_and_drawing_are_the_same_page_for_a_seed(kind: str, faces: tuple
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("split", SPLITS)
-def test_answers_are_printed_in_their_boxes(kind: str, split: Split, faces: tuple[FontFace, ...]) -> None:
+def test_answers_are_printed_in_their_boxes(kind: str, split: Split) -> None:
     for seed in range(6):
-        page = page_of(kind, seed, faces, split)
+        page = page_of(kind, seed, split)
         assert page.questions
         for question in page.questions:
             assert question.text.strip() and all(question.answers)
@@ -98,9 +98,9 @@ def test_answers_are_printed_in_their_boxes(kind: str, split: Split, faces: tupl
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_line_lies_on_its_page_and_none_on_another(kind: str, faces: tuple[FontFace, ...]) -> None:
+def test_every_line_lies_on_its_page_and_none_on_another(kind: str) -> None:
     for seed in range(8):
-        page = page_of(kind, seed, faces)
+        page = page_of(kind, seed)
         boxes = np.array([[*line.boxes[:, :2].min(0), *line.boxes[:, 2:].max(0)] for line in page.lines])
         assert (boxes[:, :2] >= -1).all() and (boxes[:, 2:] <= np.array(page.size) + 1).all(), page.source
         for a, b in combinations(range(len(boxes)), 2):
@@ -134,9 +134,9 @@ def test_characters_that_the_face_lacks_and_unknown_splits_and_kinds_are_refused
     assert style.printable("x \u2013 y") in ("x \u2013 y", "x - y")
     refuses("expected characters that .* has; got none", Sheet(100, 100).write, "\u3042", 0, 50, style)
     with pytest.raises(ValueError, match="split: expected one of train, validation, test; got 'dev'"):
-        layout_page(np.random.default_rng(0), "dev", faces=faces)  # type: ignore[arg-type]
+        layout_page(np.random.default_rng(0), "dev")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="kind of generated page: expected one of .*receipt.*; got 'poem'"):
-        layout_page(np.random.default_rng(0), "train", "poem", faces=faces)
+        layout_page(np.random.default_rng(0), "train", "poem")
     refuses("small: expected at least 5 items; got 3", share, ("a", "b", "c"), "train", "small", core=2)
 
 
@@ -175,7 +175,7 @@ def test_splits_share_no_names_wordings_formats_or_layouts() -> None:
     assert min(len(names[split]) for split in SPLITS) >= 80
 
 
-def test_pages_of_a_split_ask_in_its_own_words(faces: tuple[FontFace, ...]) -> None:
+def test_pages_of_a_split_ask_in_its_own_words() -> None:
     """Word for word: no question of a validation or test page could have been asked about a training page's field."""
     texts: dict[Split, set[str]] = {}
     for split in SPLITS:
@@ -205,13 +205,13 @@ def test_there_are_wordings_and_names_enough_and_no_page_has_one_twice() -> None
         assert len(fields) == 20 and len(set(shown)) == len(shown)
 
 
-def test_an_eighth_of_the_questions_is_about_what_is_not_there(faces: tuple[FontFace, ...]) -> None:
+def test_an_eighth_of_the_questions_is_about_what_is_not_there() -> None:
     questions: list[Question] = []
     for seed in range(200):
-        questions += layout_page(np.random.default_rng(seed), "train", faces=faces).questions
+        questions += layout_page(np.random.default_rng(seed), "train").questions
     assert 0.08 < sum(question.absent for question in questions) / len(questions) < 0.16
     assert {question.kind for question in questions} == {DETAIL, SPREAD, TWO_PLACES, GIST, TICK, ABSENT}
-    assert all(len(page_of("form", seed, faces).questions) <= 14 for seed in range(5))
+    assert all(len(page_of("form", seed).questions) <= 14 for seed in range(5))
 
 
 def test_values_keep_their_formats_until_they_are_drawn_anew() -> None:

@@ -32,7 +32,8 @@ pytestmark = pytest.mark.skipif(
 def same_fonts(monkeypatch: pytest.MonkeyPatch) -> None:
     """All splits draw with the fonts that matplotlib brings along, whatever else is installed."""
     matplotlib = pytest.importorskip("matplotlib")
-    faces = fonts.find_fonts("train", directories=[Path(matplotlib.get_data_path()) / "fonts" / "ttf"])
+    monkeypatch.setenv(fonts.FONT_PATH, str(Path(matplotlib.get_data_path()) / "fonts" / "ttf"))
+    faces = fonts.find_fonts("train")
     monkeypatch.setattr(fonts, "_faces", lambda split, directories: faces)
 
 

@@ -158,7 +158,7 @@ def data(tmp_path: Path) -> dict[str, Any]:
 
 def trained(data: dict[str, Any], root: Path, folder: Path, steps: int) -> Any:
     model = tiny_model(fetcher=LEARNING)
-    stage = Tempering(data=data, steps=steps, batch_size=1, draws=2, budget=4, log_every=1, save_every=1)
+    stage = Tempering(data=data, steps=steps, batch_size=1, draws=2, budget=4, save_every=1)
     stage.run(Run(model, model.processor, root=root), folder)
     return model
 
@@ -168,7 +168,11 @@ def test_a_killed_run_goes_on_the_same(data: dict[str, Any], tmp_path: Path, mon
     correct = cycle((0.0, 1.0))
     monkeypatch.setattr("arr_coc.training.reinforce.answer_correctness", lambda text, answers: next(correct))
     begun = tiny_model(fetcher=LEARNING).model.fetcher.tempering
-    trained(data, tmp_path, tmp_path / "killed", 1)
+    with monkeypatch.context() as killing:
+        few = iter((0.0, 1.0))
+        killing.setattr("arr_coc.training.reinforce.answer_correctness", lambda text, answers: next(few))
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            trained(data, tmp_path, tmp_path / "killed", 2)
     resumed, whole = (trained(data, tmp_path, tmp_path / name, 2) for name in ("killed", "whole"))
     ours, theirs = (model.model.fetcher.tempering.state_dict() for model in (resumed, whole))
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)

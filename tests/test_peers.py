@@ -186,6 +186,9 @@ def test_arms_keep_to_what_there_is() -> None:
     refuses('arms: expected boxes in every record for "oracle"', make_arms, config, ["oracle"], boxed=False)
     refuses('seeds: expected at least one for "random"; got none', make_arms, config, ["random"], seeds=())
     assert "other_base" not in [arm.name for arm in make_arms(config, several=False)]
+    # Of a model without base tokens no larger image had enough of them, which was looked for without end.
+    names = {arm.name for arm in make_arms(tiny_config(bridge={"layout": "fetched"}))}
+    assert {"none", "smaller", "patches_only"} <= names and not {"larger", "other_base", "other_base@0"} & names
     with pytest.raises(ValueError, match='arms: expected more than one page for "other_base"; got one'):
         make_arms(config, ["other_base"], several=False)
     with pytest.raises(ValueError, match=r"got \['other_base\+allow'\]"):

@@ -34,12 +34,13 @@ from arr_coc.modeling.modeling_arr_coc import relevance_loss
 from arr_coc.modeling.scorers import EMPTY
 from arr_coc.modeling.wordpieces import CLASSES, SPACE
 from arr_coc.pages.page import Line, Question, TextPage
-from arr_coc.training.attention import all_eager_attention
+from arr_coc.training.attention import eager_attention
+from arr_coc.training.checkpoints import load_state
 from arr_coc.training.reader import asking, language_model
 from arr_coc.training.reader.asking import QuestionAnswering, QuestionAnsweringStage, RelevanceStage
 from arr_coc.training.reader.language_model import seen, spans
 from arr_coc.training.reader.pages import LISTWISE, PAGES, AskedPage, CropBatches, Sources, crop
-from arr_coc.training.reader.recognition import RecognitionStage, line_losses, start_encoder, word_loss, words_right
+from arr_coc.training.reader.recognition import Recognition, RecognitionStage, line_losses, word_loss, words_right
 from arr_coc.training.reader.targets import (
     LEADS,
     Print,
@@ -145,7 +146,8 @@ def test_crops_keep_ink_in_the_boxes() -> None:
 
 
 def test_batches_are_a_function_of_the_step(fields: None) -> None:
-    batches = CropBatches(Sources({"fields": 1.0}, "train"), (3,), 4, 2, 64, (6.0, 30.0), 16)
+    stage = RecognitionStage(batch_size=4, per_page=2, side=64, least_print=6.0, most_print=30.0)
+    batches = CropBatches(Sources({"fields": 1.0}, "train"), (3,), stage, 16)
     first, again, other = batches.batch(5), batches.batch(5), batches.batch(6)
     assert torch.equal(first.pixels, again.pixels) and torch.equal(first.text.box, again.text.box)
     assert not torch.equal(first.pixels, other.pixels)
@@ -281,7 +283,7 @@ def test_an_answer_is_predicted_from_what_stands_before_it(fields: None, written
     task = answering(model=model)
     batch = task.prompts(task.pages(0).batch(0), "fetched")
     embeds = task.embedded(batch)
-    with all_eager_attention(model) if written_out else nullcontext():
+    with eager_attention(model.model.language_model) if written_out else nullcontext():
         logits, targets, number = task.language.answers(embeds, batch)
         for token in range(int((number == 0).sum())):
             changed = embeds.clone()
@@ -305,7 +307,7 @@ def test_questions_of_one_page_are_apart_in_eager_attention(fields: None, monkey
     assert parts[0][0] == 0 and parts[-1][1] == batch.ids.shape[1] and spans(together) == []
     embeds = task.embedded(batch)
     expected = task.language.answers(embeds, batch)[0]
-    with all_eager_attention(model):
+    with eager_attention(model.model.language_model):
         logits, _, number = task.language.answers(embeds, batch)
         torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
         nothing_hidden = torch.zeros(1, 1, len(batch.ids[0]), len(batch.ids[0]))
@@ -360,12 +362,6 @@ def test_recognition_learns_to_read(fields: None, tmp_path: Path) -> None:
     heads = ("line_head", "character_head")
     assert trained == {f"model.vision_tower.text_reader.{head}.{part}" for head in heads for part in ("weight", "bias")}
     assert tower.text_reader.spellings.any() and not run.adapter
-    layer = tower.grid_encoder.layers[0]
-    assert not layer.attn.proj.weight.any() and not layer.mlp.lin2.weight.any()  # as the stem says, to begin with
-    with torch.no_grad():
-        layer.mlp.lin2.weight.fill_(1.0)
-    RecognitionStage(pages={"fields": 1.0}, side=64).task(run_of(model))
-    assert layer.mlp.lin2.weight.all()  # what was trained goes on, from the weights alone
 
 
 @pytest.mark.parametrize("stage", [partial(RecognitionStage, side=64), RelevanceStage, QuestionAnsweringStage])
@@ -375,14 +371,16 @@ def test_stages_ask_for_a_model_that_reads_words(fields: None, stage: Any) -> No
 
 
 @torch.no_grad()
-def test_a_new_encoder_says_what_its_stem_says() -> None:
-    vision = {"stem": "conv", "stem_channels": [8, 16], "stem_wide_blocks": 1, "window_size": 8}
-    encoder = tiny_model(vision=vision).model.vision_tower.grid_encoder
-    start_encoder(encoder)
+def test_the_wide_blocks_of_a_new_stem_add_nothing_yet() -> None:
+    reads = {**READS_WORDS, "vision": {**READS_WORDS["vision"], "stem_wide_blocks": 1}}
+    model = tiny_model(**reads, fetcher=SCORES_WORDS)
+    model.model.vision_tower.text_reader.spellings.zero_()
+    steps = Recognition(RecognitionStage(), run_of(model)).stem
     image = torch.randn(1, 3, 64, 64)
-    stem = encoder.patch_embed
-    assert torch.equal(stem.steps(image), stem.steps[:-1](image))  # the wide block adds nothing yet
-    assert torch.allclose(encoder(image), encoder.neck(stem.projection(stem.steps(image))), atol=1e-5)
+    assert torch.equal(steps(image), steps[:-1](image))
+    steps[-1].pwconv2.weight.fill_(1.0)
+    Recognition(RecognitionStage(), run_of(model))
+    assert steps[-1].pwconv2.weight.all()  # what was trained goes on, from the weights alone
 
 
 @pytest.mark.parametrize(("source", "steps"), [("fields", 2), ("undrawn", 30)])
@@ -414,7 +412,9 @@ def test_question_answering_trains_the_adapter_and_the_places_alone(fields: None
     assert {"held out, undrawn, both", "held out, undrawn, fetched", "held out, undrawn, both, detail"} <= set(lines[0])
     assert any("lora_B" in name and weight.any() for name, weight in run.adapter.items())
     assert all(torch.equal(frozen[name], weight) for name, weight in model.named_parameters() if name in frozen)
-    places = torch.load(tmp_path / "question_answering.pt")["weights"]["places.rows.weight"]
+    state = load_state(tmp_path / "question_answering")
+    assert state is not None
+    places = state["weights"]["places.rows.weight"]
     assert torch.equal(places, model.model.bridge.places.rows.weight)
 
 

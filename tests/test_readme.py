@@ -110,9 +110,10 @@ def test_commands_run(command: str, checkout: Path, checkpoint: Path, capsys: py
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_the_packages_of_the_fonts_are_named(split: Split, tmp_path: Path) -> None:
+def test_the_packages_of_the_fonts_are_named(split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARR_COC_FONT_PATH", str(tmp_path))
     with pytest.raises(FileNotFoundError) as refusal:
-        find_fonts(split, directories=[tmp_path])
+        find_fonts(split)
     text = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
     assert str(refusal.value).partition("apt-get install ")[2] in " ".join(text.split())
 

@@ -273,14 +273,16 @@ def test_sources_mix_drawn_and_real_pages(real_folder: Path) -> None:
 
 def asked_pages(sources: Sources, wanted: Any, **settings: Any) -> AskedPages:
     model = tiny_model(**READS_WORDS, fetcher=SCORES_WORDS)
-    return AskedPages(sources, (1,), Run(model, model.processor), wanted=wanted, **settings)
+    return AskedPages(sources, (1,), Run(model, model.processor), RelevanceStage(**settings), wanted)
 
 
 def test_questions_of_one_page_are_about_values_of_one_type(real_folder: Path) -> None:
     """Total, cash and price are told apart by the wording alone."""
     sources, shares = Sources({"receipts": 1.0}, "train", real_folder=real_folder), []
     for contrast in (0.0, 1.0):
-        pages = asked_pages(sources, lambda question: not question.absent, pages=40, questions=3, contrast=contrast)
+        pages = asked_pages(
+            sources, lambda question: not question.absent, pages_per_step=40, questions=3, contrast=contrast
+        )
         types = [[type_of(question.answers[0]) for question in page.questions] for page in pages.batch(0)]
         shares.append(np.mean([each.count(each[0]) / len(each) for each in types]))
     assert shares[0] + 0.08 < shares[1]
@@ -288,7 +290,7 @@ def test_questions_of_one_page_are_about_values_of_one_type(real_folder: Path) -
 
 def test_questions_about_another_page_of_the_kind_are_not_answered_by_a_page() -> None:
     sources = Sources({"laid_out": 1.0}, "train")
-    asked = asked_pages(sources, lambda question: True, pages=24, questions=6, elsewhere=0.5).batch(0)
+    asked = asked_pages(sources, lambda question: True, pages_per_step=24, questions=6, elsewhere=0.5).batch(0)
     foreign = [page for page in asked if page.questions[-1].absent and not page.questions[-1].boxes]
     assert len(foreign) > len(asked) / 4
     for page in foreign:

@@ -105,7 +105,7 @@ NOBODYS = ("pages=3", "9.steps=3", "steps", "joint=3", "0.=3", "nobody.steps=3")
         ("saved=3", "expected a mapping for saved; got 3"),
         ("saved={dtype: int8}", "saved.dtype: expected one of bfloat16, float16, float32; got 'int8'"),
         ("saved={max_shard_size: much}", "saved.max_shard_size: expected bytes, or text such as .*; got 'much'"),
-        ("saved={shards: 3}", "saved: expected settings among dtype, max_shard_size; got shards"),
+        ("saved={shards: 3}", r"saved: expected settings among dtype, max_shard_size; got \['shards'\]"),
         *((setting, r"setting: expected STAGE.NAME=VALUE .*; got '") for setting in NOBODYS),
     ],
 )

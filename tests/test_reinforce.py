@@ -1,25 +1,29 @@
-"""Reinforcement: exact probabilities of drawn sets, an unbiased gradient, and what is trained by it."""
+"""Reinforcement: exact probabilities of what is drawn, an unbiased gradient, what it trains; as a phase too."""
 
 from copy import deepcopy
+from dataclasses import replace
 from itertools import combinations, permutations
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers import refuses, tiny_model
+import yaml
+from helpers import refuses, tiny_checkpoint, tiny_model
 from torch import Tensor
+from trainers import PAGES, killed_at, launched, loaded, same, trainer_of, weights_of
 
+from arr_coc import ArrCocForConditionalGeneration
+from arr_coc.adapters import part_of_parameter
+from arr_coc.training.phases import AllocatorPhase
 from arr_coc.training.reinforce import (
     DrawnQuestions,
     ReinforceSettings,
-    RewardWeights,
-    draw_divergence,
-    draw_entropy,
+    draw_log_probability,
     draw_orders,
     group_advantages,
+    one_draw,
     reinforcement_loss,
-    reward,
-    set_log_probability,
 )
 
 N, K = 5, 2
@@ -38,28 +42,25 @@ def step_by_step(logits: Tensor, order: tuple[int, ...]) -> Tensor:
     return total
 
 
-def order_log_probability(logits: Tensor, order: Tensor) -> Tensor:
-    """Log-probability of drawing exactly this sequence: logits [..., N], order [..., K] -> [...]."""
-    left = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, True)
-    rest = logits.masked_fill(left, -torch.inf).logsumexp(-1, keepdim=True)
-    drawn = logits.gather(-1, order)
-    return (drawn - torch.logaddexp(drawn.flip(-1).logcumsumexp(-1).flip(-1), rest)).sum(-1)
-
-
 # ---- drawing
 @pytest.mark.parametrize("scale", [0.0, 1.0, 8.0, 60.0])
 @pytest.mark.parametrize(("count", "drawn"), [(5, 2), (6, 4), (4, 4), (7, 1)])
 def test_probabilities_are_those_of_drawing_one_by_one(scale: float, count: int, drawn: int) -> None:
     logits = logits_of(scale, count)
-    sets = torch.tensor(list(combinations(range(count), drawn)))
-    expected = torch.stack(
-        [
-            torch.stack([step_by_step(logits, order) for order in permutations(members)]).logsumexp(0)
-            for members in sets.tolist()
-        ]
-    )
-    found = set_log_probability(logits.expand(len(sets), -1), sets)
+    orders = torch.tensor(list(permutations(range(count), drawn)))
+    expected = torch.stack([step_by_step(logits, tuple(order)) for order in orders.tolist()])
+    found = draw_log_probability(logits.expand(len(orders), -1), orders)
     torch.testing.assert_close(found.double(), expected, atol=2e-5, rtol=1e-6)
+
+
+def test_what_only_fills_up_counts_as_certain_and_has_a_gradient() -> None:
+    logits, mask = logits_of().requires_grad_(), torch.tensor([True, False, True, False, False])
+    order = draw_orders(logits, 4, mask=mask, generator=torch.Generator().manual_seed(0))
+    expected = logits.detach()[[0, 2]].log_softmax(0)[[0, 2].index(int(order[0]))]
+    found = draw_log_probability(logits, order, mask)
+    torch.testing.assert_close(found.detach(), expected)
+    (gradient,) = torch.autograd.grad(found, logits)
+    assert not gradient[[1, 3, 4]].any() and gradient[0].item() == pytest.approx(-gradient[2].item()) != 0
 
 
 @pytest.mark.parametrize("count", [0, N + 1])
@@ -76,8 +77,8 @@ def exact_gradient(logits: Tensor, rewards: dict[tuple[int, ...], float]) -> Ten
     return torch.autograd.grad(expected, logits)[0]
 
 
-def estimates(log_probability: Any, groups: int = 20_000, draws: int = 3) -> tuple[Tensor, Tensor]:
-    """Mean and standard error [N] of the policy gradient's estimate over many groups, and the exact gradient."""
+def estimates(groups: int = 20_000, draws: int = 3) -> tuple[Tensor, Tensor]:
+    """The policy gradient's estimates [groups, N], and the exact gradient."""
     logits = logits_of()
     values = {members: float(index) for index, members in enumerate(combinations(range(N), K))}
     orders = draw_orders(logits.expand(groups, draws, -1), K, generator=torch.Generator().manual_seed(1))
@@ -86,20 +87,16 @@ def estimates(log_probability: Any, groups: int = 20_000, draws: int = 3) -> tup
     for chosen, value in values.items():
         rewards[(members == torch.tensor(chosen)).all(-1)] = value
     copies = logits.expand(groups, draws, -1).clone().requires_grad_()
-    objective = (group_advantages(rewards) * log_probability(copies, orders)).sum()
+    objective = (group_advantages(rewards) * draw_log_probability(copies, orders)).sum()
     (gradient,) = torch.autograd.grad(objective, copies)
     return gradient.mean(1), exact_gradient(logits, values)
 
 
-def test_the_estimator_is_unbiased_and_the_sets_probability_makes_it_vary_less() -> None:
-    spread = {}
-    for log_probability in (set_log_probability, order_log_probability):
-        gradient, exact = estimates(log_probability)
-        error = gradient.std(0) / len(gradient) ** 0.5
-        assert float(exact.abs().max()) > 20 * float(error.max()), "the test can tell a wrong gradient from noise"
-        assert bool(((gradient.mean(0) - exact).abs() < 4 * error).all())
-        spread[log_probability] = float(gradient.var(0).sum())
-    assert spread[set_log_probability] < spread[order_log_probability]
+def test_the_estimator_is_unbiased() -> None:
+    gradient, exact = estimates()
+    error = gradient.std(0) / len(gradient) ** 0.5
+    assert float(exact.abs().max()) > 20 * float(error.max()), "the test can tell a wrong gradient from noise"
+    assert bool(((gradient.mean(0) - exact).abs() < 4 * error).all())
 
 
 def test_a_scorer_learns_to_fetch_the_patch_that_holds_the_answer() -> None:
@@ -125,8 +122,7 @@ def test_a_scorer_learns_to_fetch_the_patch_that_holds_the_answer() -> None:
         logits = logits[:, None].expand(-1, 8, -1)
         drawn = draw_orders(logits, 4, generator=generator)
         correct = (drawn == place[:, None, None]).any(-1).float()
-        advantages = group_advantages(reward(correct, fetched=4, budget=4, weights=RewardWeights()))
-        loss = -(advantages * set_log_probability(logits, drawn)).mean()
+        loss = -(group_advantages(correct) * draw_log_probability(logits, drawn)).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -185,7 +181,7 @@ def test_only_scorers_get_a_gradient_and_images_are_read_once() -> None:
         model, batch_of(model), settings, generator=torch.Generator().manual_seed(0), reference=before
     )
     assert len(calls) == 1
-    assert made.sets.shape == (2, 3, 17) and made.rewards.shape == (2, 3)
+    assert made.sets.shape == (2, 3, 17) and made.correctness.shape == (2, 3)
     made.loss.backward()
     touched = {name for name, weight in model.named_parameters() if weight.grad is not None}
     assert touched and all(name.startswith("model.fetcher.scorers.realizer.") for name in touched)
@@ -215,7 +211,6 @@ def test_rewards_are_those_of_answers_from_the_drawn_patches(padding_side: str) 
     assert made.sets.equal(probe.sets)
     right, others = made.correctness.unbind(1)
     assert bool((right > 0.5).all()) and bool((others <= right).all()) and bool((others < right).any())
-    torch.testing.assert_close(made.rewards, made.correctness + 0.05)
 
 
 @pytest.mark.parametrize(
@@ -246,13 +241,13 @@ def test_questions_in_a_batch_are_answered_as_alone() -> None:
     model = tiny_model()
     batch = batch_of(model)
     drawn = draw_orders(torch.zeros(2, 3, 256), 17, generator=torch.Generator().manual_seed(0))
-    together = DrawnQuestions.of(model, batch).correctness(drawn)
+    together = DrawnQuestions(model, batch).correctness(drawn)
     kept: list[Tensor] = []
     hook = model.model.fetcher.register_forward_hook
     hook(lambda _m, _i, fetch: kept.extend(row.sort().values for row in fetch.indices))
     for b in range(2):
         alone = {name: batch[name][b : b + 1] for name in ("input_ids", "attention_mask", "labels", "query_mask")}
-        one = DrawnQuestions.of(model, {**batch, **alone, "image_index": torch.zeros(1, dtype=torch.long)})
+        one = DrawnQuestions(model, {**batch, **alone, "image_index": torch.zeros(1, dtype=torch.long)})
         for g in range(3):
             kept.clear()
             assert one.correctness(drawn[b : b + 1, g : g + 1]).item() == pytest.approx(together[b, g].item())
@@ -260,9 +255,90 @@ def test_questions_in_a_batch_are_answered_as_alone() -> None:
 
 
 def test_entropy_and_divergence_leave_padding_out() -> None:
-    logits, mask = torch.tensor([[1.0, 2.0, 9.0]]), torch.tensor([[True, True, False]])
-    kept = torch.distributions.Categorical(logits=logits[:, :2])
-    torch.testing.assert_close(draw_entropy(logits, mask), kept.entropy())
+    logits, mask = torch.tensor([[1.0, 2.0, 9.0]], requires_grad=True), torch.tensor([[True, True, False]])
     other = torch.tensor([[0.5, -1.0, 3.0]])
-    expected = torch.distributions.kl_divergence(kept, torch.distributions.Categorical(logits=other[:, :2]))
-    torch.testing.assert_close(draw_divergence(logits, other, mask), expected)
+    kept, before = (torch.distributions.Categorical(logits=each[:, :2]) for each in (logits, other))
+    draw = one_draw(logits, mask)
+    expected = kept.entropy() + torch.distributions.kl_divergence(kept, before)
+    found = draw.entropy() + torch.distributions.kl_divergence(draw, one_draw(other, mask))
+    torch.testing.assert_close(found, expected)
+    gradients = [torch.autograd.grad(each.sum(), logits)[0] for each in (found, expected)]
+    torch.testing.assert_close(*gradients)
+
+
+# ---- as a phase
+SIZES: dict[str, Any] = {"steps": 4, "warmup": 1, "batch_size": 2, "learning_rate": 3e-3}
+PHASE = AllocatorPhase(
+    **SIZES,
+    data=PAGES,
+    trained=("scorer",),
+    evaluate_every=2,
+    log_every=1,
+    gradient="reinforcement",
+    losses={"answer": 0.0, "relevance": 0.0},
+    reinforcement={"draws": 3, "kl_weight": 1.0},
+)
+
+
+def test_resume_is_exact_and_keeps_the_scorer_that_the_phase_began_with(checkpoint: Path, tmp_path: Path) -> None:
+    whole = trainer_of(checkpoint, tmp_path / "whole", PHASE, accumulation=2)
+    whole.train()
+    killed_at(trainer_of(checkpoint, tmp_path / "killed", PHASE, accumulation=2), 3)
+    resumed = trainer_of(checkpoint, tmp_path / "killed", PHASE, accumulation=2)
+    resumed.train()
+    assert same(weights_of(whole), weights_of(resumed))
+    before = loaded(checkpoint)[0].model.fetcher.scorer("realizer").state_dict()
+    assert same(resumed.references["realizer"].state_dict(), before)
+    assert not same(resumed.model.model.fetcher.scorer("realizer").state_dict(), before)
+
+
+def test_the_scorer_is_trained_alone_and_the_run_says_how_it_fares(checkpoint: Path, tmp_path: Path) -> None:
+    trainer = trainer_of(checkpoint, tmp_path, PHASE)
+    before = weights_of(trainer)
+    trainer.train()
+    changed = {part_of_parameter(n) for n, weight in weights_of(trainer).items() if not torch.equal(weight, before[n])}
+    assert changed == {"scorer"}
+    lines = [line for line in trainer.state.log_history if "reinforcement/correctness" in line]
+    assert len(lines) == 4 and lines[0]["reinforcement/divergence"] == 0 < lines[-1]["reinforcement/divergence"]
+    for line in lines:
+        assert 0 < line["reinforcement/entropy"] < 5.6  # log of 256 patches
+        assert {"loss/reinforcement", "gradient_norm/scorer", "recall"} <= set(line)
+
+
+def test_an_allocator_that_chooses_the_number_is_refused(tiered_checkpoint: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="allocator: expected one that fetches exactly the budget; got 'tiers'"):
+        trainer_of(tiered_checkpoint, tmp_path, PHASE, allocator="tiers").train()
+
+
+@pytest.mark.slow
+def test_two_processes_reinforce_one_scorer(tmp_path: Path) -> None:
+    """Two scorers are held, of which one is used."""
+    tiny_checkpoint(tmp_path / "tiny")
+    stage = (
+        {"stage": "allocator", "trained": ["scorer"], "data": PAGES, "steps": 3}
+        | {"warmup": 0, "batch_size": 2, "log_every": 1, "gradient": "reinforcement", "reinforcement": {"draws": 3}}
+        | {"losses": {"answer": 0.0, "relevance": 0.0}}
+    )
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump({"model": "tiny", "start": "tiny", "stages": [stage]}))
+    launched("ddp.yaml", "-m", "arr_coc.cli", "train", str(recipe), "--out", str(tmp_path / "out"))
+    made = ArrCocForConditionalGeneration.from_pretrained(tmp_path / "out" / "model").state_dict()
+    before = loaded(tmp_path / "tiny")[0].state_dict()
+    changed = [name for name in before if not torch.equal(made[name], before[name])]
+    assert {part_of_parameter(name) for name in changed} == {"scorer"}
+    assert not any("clip_query" in name for name in changed)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"gradient": "hope"}, "gradient: expected one of none, straight_through, soft, reinforcement; got 'hope'"),
+        ({"gradient": "soft"}, "reinforcement: expected gradient: reinforcement beside it; got soft"),
+        ({"reinforcement": {"luck": 1}}, r"reinforcement: expected settings among draws, .*; got \['luck'\]"),
+        ({"reinforcement": {"draws": 1}}, "draws: expected at least 2"),
+        ({"best": "accuracy"}, "best: expected one of loss, answer_loss, exact, recall; got 'accuracy'"),
+        ({"strategies": {"none": 1.0}}, "strategies: expected scorers with weights, to be reinforced; got none"),
+    ],
+)
+def test_bad_settings_are_refused(changes: dict[str, Any], message: str) -> None:
+    refuses(message, replace, PHASE, **changes)

@@ -1,21 +1,25 @@
-"""The trainer: what is trained and what is minimised."""
+"""The trainer: what is trained and what is minimised; losses by hand, and what they leave out."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers import refuses
+from fetching import N, context, fetcher
+from helpers import refuses, tiny_model
+from PIL import Image
 from trainers import CPU, PAGES, PHASE, loaded, trainer_of, weights_of
 
 from arr_coc.adapters import PARTS, adapt, part_of_parameter
 from arr_coc.data.collator import QuestionCollator
 from arr_coc.data.formats import open_records
-from arr_coc.training.losses import loss_weights, retention_loss
+from arr_coc.modeling.modeling_arr_coc import relevance_loss
+from arr_coc.modeling.scorers import FetchContext
+from arr_coc.training.losses import distribution_loss, diversity_loss, efficiency_loss, loss_weights, retention_loss
 from arr_coc.training.optimizers import train_only
 from arr_coc.training.phases import AllocatorPhase, JointPhase, Phase, SemanticPhase, make_trainer
-from arr_coc.training.trainer import Mix
 
 
 # ---- data and draws
@@ -26,18 +30,18 @@ def checkpoint(tiered_checkpoint: Path) -> Path:
 
 def test_draws_depend_on_seed_and_step_alone(checkpoint: Path) -> None:
     config = loaded(checkpoint)[0].config
-    mix = Mix({"realizer": 3.0, "none": 1.0}, {"standard": 1.0, 5: 1.0})
-    turned = Mix({"none": 1.0, "realizer": 3.0}, {5: 1.0, "standard": 1.0})
-    draws = [mix.draw(0, step, config) for step in range(400)]
-    assert draws == [turned.draw(0, step, config) for step in range(400)]
-    share = sum(draw.strategy == "none" for draw in draws) / len(draws)
-    assert 0.18 < share < 0.32 and {d.num_fetched for d in draws if d.strategy == "none"} == {0}
-    assert {d.num_fetched for d in draws if d.strategy == "realizer"} == {5, 17} and mix.largest(config) == 17
+    phase = replace(PHASE, strategies={"realizer": 3.0, "none": 1.0}, budgets={"standard": 1.0, 5: 1.0})
+    turned = replace(PHASE, strategies={"none": 1.0, "realizer": 3.0}, budgets={5: 1.0, "standard": 1.0})
+    draws = [phase.draw(step, config) for step in range(400)]
+    assert draws == [turned.draw(step, config) for step in range(400)]
+    share = sum(strategy == "none" for strategy, _ in draws) / len(draws)
+    assert 0.18 < share < 0.32 and {fetched for strategy, fetched in draws if strategy == "none"} == {0}
+    assert {fetched for strategy, fetched in draws if strategy == "realizer"} == {5, 17}
 
 
 @pytest.mark.parametrize("weights", [{}, {"realizer": -1.0}, {"realizer": 0.0}, {"realizer": "often"}, ["realizer"]])
 def test_mixes_that_draw_nothing_are_refused(weights: Any) -> None:
-    refuses("strategies: expected a mapping of names to weights, one above 0; got", Mix, weights, {"standard": 1.0})
+    refuses("strategies: expected .*; got", replace, PHASE, strategies=weights)
 
 
 # ---- parts
@@ -121,7 +125,7 @@ def test_training_lowers_the_loss_and_logs(checkpoint: Path, tmp_path: Path, cap
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"steps": 0}, "steps: expected a whole number of at least 1; got 0"),
+        ({"steps": 0}, "steps: expected at least 1; got 0"),
         ({"learning_rate": "fast"}, "learning_rate: expected float; got 'fast'"),
         ({"rates": {"elbow": 1e-3}}, "rates: expected parts among scorer, .*; got elbow"),
         ({"trained": ["elbow"]}, "trained: expected parts among scorer, .*; got elbow"),
@@ -177,3 +181,72 @@ def test_retained_records_are_judged_as_before(checkpoint: Path, tmp_path: Path)
 def test_sources_that_there_are_not_are_not_retained(retained: Any) -> None:
     with pytest.raises(ValueError, match="retained: expected a list of numbers of sources, 0 to 1; got"):
         open_records({**MIXED, "retained": retained})
+
+
+# ---- losses beside the answer's: known values, the signs of their gradients
+def labels(*rows: float) -> torch.Tensor:
+    """One constant row of relevance per number."""
+    return torch.tensor(rows)[:, None].expand(-1, N).contiguous()
+
+
+def loss_of(module: Any, given: Any, target: torch.Tensor, weight: float = 4.0) -> torch.Tensor:
+    scores = torch.stack(list(module.all_scores(given).values()))
+    return relevance_loss(scores, target, given.patch_mask, weight)
+
+
+# ---- relevance
+def test_rows_that_nobody_knows_are_left_out_and_every_image_counts_the_same() -> None:
+    module, both = fetcher(), context()
+    tensors = ("features", "textures", "patch_mask", "query", "query_mask", "seeds")
+    first = FetchContext(**{name: getattr(both, name)[:1] for name in tensors})
+    known = torch.rand(1, N, generator=torch.Generator().manual_seed(0)).round()
+    expected = loss_of(module, first, known)
+    assert loss_of(module, both, torch.cat((known, labels(-1.0)))).item() == pytest.approx(expected.item(), rel=1e-5)
+    # Over all patches of the batch, a thin image counted a tenth of a square one.
+    module, given = fetcher(scorers=["clip_query"], strategy="clip_query"), context()
+    given.patch_mask[0, 4:] = False
+    target = labels(1.0, 0.0)
+    scores = module.scorers["clip_query"](given)
+    thin = torch.nn.functional.softplus(-scores[0, :4]).mean()
+    square = torch.nn.functional.softplus(scores[1]).mean()
+    assert loss_of(module, given, target, weight=1.0).item() == pytest.approx(((thin + square) / 2).item(), rel=1e-5)
+
+
+@torch.no_grad()
+def test_relevance_counts_by_its_batchs_share_of_the_accumulated_tokens() -> None:
+    """Trainer sums the losses of accumulated batches: whole in each, relevance would weigh more, the more batches."""
+    model = tiny_model()
+    content = [{"type": "image", "image": Image.new("RGB", (90, 60))}, {"type": "text", "text": "What is it?"}]
+    chat = [{"role": "user", "content": content}]
+    inputs = dict(model.processor.apply_chat_template(chat, tokenize=True, return_dict=True, return_tensors="pt"))
+    relevant = torch.zeros(1, model.config.vision_config.num_patches)
+    relevant[0, 40:44] = 1.0
+    for answered in (3, inputs["input_ids"].shape[1]):
+        counted = min(answered, inputs["input_ids"].shape[1] - 1)  # nothing predicts the first token
+        inputs["labels"] = torch.full_like(inputs["input_ids"], -100)
+        inputs["labels"][:, -answered:] = inputs["input_ids"][:, -answered:]
+        inputs["num_items_in_batch"] = 4 * counted
+        both, answer = model(**inputs, relevance_targets=relevant), model(**inputs)
+        weighted = model.config.relevance_loss_weight * both.relevance_loss.item()
+        assert (both.loss - answer.loss).item() == pytest.approx(weighted / 4, rel=1e-4)
+
+
+# ---- diversity, distribution, efficiency
+def test_diversity_and_distribution_by_hand() -> None:
+    tokens = torch.tensor([[1.0, 3.0], [0.0, 4.0]])
+    assert distribution_loss(tokens[:1], 2.0, 1.0).item() == 0
+    assert distribution_loss(tokens, 2.0, 1.0).item() == pytest.approx(0.5)
+    assert distribution_loss(tokens, 5.0, 1.0).item() == pytest.approx((9 + 9 + 1) / 2)
+    assert distribution_loss(10 * tokens, 20.0, 10.0).item() == pytest.approx(0.5), "in units of the text's"
+    even = 50 * torch.eye(5)  # every item certain, every tier taken
+    assert diversity_loss(even).item() == pytest.approx(0, abs=1e-6)
+    assert diversity_loss(even[:1].repeat(3, 1)).item() == pytest.approx(1, abs=1e-6)
+    assert diversity_loss(torch.tensor([[math.log(3), 0.0]])).item() == pytest.approx(1 - 0.8112781, abs=1e-6)
+
+
+def test_efficiency_pushes_down_above_the_target_only() -> None:
+    for tokens, sign in ((150.0, 1), (50.0, 0)):
+        expected = torch.tensor([tokens, tokens], requires_grad=True)
+        efficiency_loss(expected, 100).backward()
+        assert expected.grad.sign().tolist() == [sign, sign]
+    refuses("^target: expected a positive number of tokens; got 0$", efficiency_loss, torch.ones(1), 0)

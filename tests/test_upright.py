@@ -1,5 +1,6 @@
 """Pages that are upside down or on their side are turned before they are read, which would be nonsense."""
 
+import os
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch import Tensor
 from arr_coc.families.public_sources import GuardedSources
 from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.image_loading import turn_box
-from arr_coc.pages.fonts import find_fonts, pip_font_directories
+from arr_coc.pages.fonts import FONT_PATH, pip_font_directories
 from arr_coc.pages.generator import draw_page
 from arr_coc.serving.encodings import ModelEncoder
 from arr_coc.serving.image_workers import ImageLimits, prepare
@@ -175,9 +176,11 @@ def test_the_server_tells_the_turn(model: Any, reading: Reading) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("angle", ANGLES)
 @pytest.mark.parametrize(("kind", "seed"), [("receipt", 4), ("form", 4), ("table", 8), ("label", 4)])
-def test_the_shipped_model_reads_turned_pages_as_upright_ones(shipped: Any, kind: str, seed: int, angle: int) -> None:
-    faces = find_fonts("test", directories=pip_font_directories())
-    page = draw_page(np.random.default_rng(seed), "test", kind, faces=faces).image
+def test_the_shipped_model_reads_turned_pages_as_upright_ones(
+    shipped: Any, kind: str, seed: int, angle: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FONT_PATH, os.pathsep.join(map(str, pip_font_directories())))
+    page = draw_page(np.random.default_rng(seed), "test", kind).image
     assert page is not None
     upright, turned = (shipped.encode_image(each) for each in (page, page.rotate(angle, expand=True)))
     assert (upright.turned, turned.turned) == ([0], [360 - angle])

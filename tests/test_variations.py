@@ -58,19 +58,19 @@ def test_boxes_of_a_photograph_are_where_the_pixels_went(monkeypatch: pytest.Mon
     """Light, blur, noise and compression taken away, a black square's pixels are those of its projected box."""
     from PIL import Image
 
-    from arr_coc.pages.domains import photo
+    from arr_coc.pages.domains import variations
     from arr_coc.pages.page import Question
 
     for name in ("_lit", "_noisy", "_compressed"):
-        monkeypatch.setattr(photo, name, lambda rng, picture: picture)
-    monkeypatch.setattr(photo, "_BLUR", 0.0)
-    monkeypatch.setattr(photo, "_ground", lambda rng, size: Image.new("RGB", (size, size), "white"))
+        monkeypatch.setattr(variations, name, lambda rng, picture: picture)
+    monkeypatch.setattr(variations, "_BLUR", 0.0)
+    monkeypatch.setattr(variations, "_ground", lambda rng, size: Image.new("RGB", (size, size), "white"))
     picture = Image.new("RGB", (200, 200), "white")
     picture.paste((0, 0, 0), (60, 90, 100, 110))
     box = (60.0, 90.0, 100.0, 110.0)
     page = Page(picture, (Question("?", ("a",), (box,), (box,), "field"),), "plain", "none")
     for seed in range(5):
-        taken = photo.photograph(np.random.default_rng(seed), page)
+        taken = variations.photograph(np.random.default_rng(seed), page)
         dark = np.argwhere(np.asarray(taken.image.convert("L")) < 128)
         top, left, bottom, right = *dark.min(0), *(dark.max(0) + 1)
         assert np.allclose(taken.questions[0].boxes[0], (left, top, right, bottom), atol=1.5)

@@ -154,7 +154,8 @@ def _members(config: ArrCocConfig, group: str, boxed: bool, several: bool) -> li
     fit = [name for name in GROUPS[group] if name not in SCORERS or not SCORERS[name].trained or name in held]
     if group == "ladder" and SCORERS[own := config.fetcher_config.strategy].trained and own not in fit:
         fit.append(own)
-    fit = [name for name in fit if several or not name.startswith("other_base")]
+    exchanged = several and config.vision_tokens()[0] > 0
+    fit = [name for name in fit if exchanged or not name.startswith("other_base")]
     return [name for name in fit if boxed or name != "oracle"]
 
 
@@ -252,6 +253,8 @@ class _Maker:
     def _resized(self, name: str, rule: str, wanted: int) -> Arm | None:
         """The arm with the smallest image that has at least `wanted` tokens, so that a baseline never gets fewer."""
         strategy, budget = _RESIZED[rule]
+        if rule == "larger" and not self.base:
+            return None  # no image of base tokens alone has any
         side = self.unit
         while sum(self.config.vision_tokens(side, budget, strategy=strategy)) < wanted:
             side += self.unit

@@ -56,9 +56,6 @@ class Field:
         return "/".join(sorted(self.names))
 
 
-_CORE = ("general",)  # domains with all names in training, as nearly every document has them
-
-
 @lru_cache(maxsize=1)
 def domains() -> dict[str, tuple[Field, ...]]:
     """Fields by domain."""
@@ -73,7 +70,8 @@ def domains() -> dict[str, tuple[Field, ...]]:
 def fields_of(domain: str, split: Split) -> tuple[Field, ...]:
     """A split's fields of a domain, without names that are terms of another split."""
     fields = domains()[domain]
-    own = share(fields, split, "field", core=len(fields) // 2 if domain in _CORE else 0)
+    # nearly every document has general fields: all names of half of them are in training
+    own = share(fields, split, "field", core=len(fields) // 2 if domain == "general" else 0)
     others = {
         name.casefold() for own in terms().values() for other, names in own.items() if other != split for name in names
     }

@@ -9,7 +9,6 @@ import csv
 import importlib.util
 import logging
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -134,19 +133,15 @@ def _scan(directories: tuple[Path, ...]) -> tuple[FontFace, ...]:
     return tuple(sorted(faces.values()))
 
 
-def find_fonts(split: Split, *, directories: Iterable[Path] | None = None) -> tuple[FontFace, ...]:
-    """Installed faces of a split, sorted by family, weight, slant and style.
-
-    Args:
-        split: split of the families, see `arr_coc.pages.fonts`.
-        directories: directories in place of `font_directories()`; searched recursively, cached per process.
+def find_fonts(split: Split) -> tuple[FontFace, ...]:
+    """Installed faces of a split, in `font_directories()`, sorted by family, weight, slant and style.
 
     Raises:
         ValueError: an unknown split.
         FileNotFoundError: none of the split's families is installed; the message names packages.
     """
     check_split(split)
-    searched = font_directories() if directories is None else tuple(directories)
+    searched = font_directories()
     faces = _faces(split, searched)
     if not faces:
         names = ", ".join(sorted(family_names(split))[:8])

@@ -13,7 +13,7 @@ from random import Random
 import numpy as np
 
 from . import cards, charts, forms, invoices, letters, manuals, receipts, screens, tables
-from .fonts import FontFace, find_fonts
+from .fonts import find_fonts
 from .maker import PAGES, PageMaker, fonts_of
 from .page import TextPage
 from .splits import Split, check_split, pairs
@@ -30,13 +30,31 @@ _MODULES = (cards, charts, forms, invoices, letters, manuals, receipts, screens,
 assert set(KINDS) == set(PAGES)
 
 
-def _page(
-    rng: np.random.Generator, split: Split, kind: str | None, faces: tuple[FontFace, ...] | None, drawn: bool
-) -> TextPage:
+def layout_page(rng: np.random.Generator, split: Split, kind: str | None = None) -> TextPage:
+    """Generates a page with its text, boxes and questions, without an image.
+
+    Args:
+        rng: the only source of randomness; one integer is drawn.
+        split: split of words, wordings, formats, layouts and font families.
+        kind: one of `KINDS`; None: random by weight.
+
+    Raises:
+        ValueError: an unknown split or kind.
+        FileNotFoundError: no font of the split is installed.
+    """
+    return _page(rng, split, kind, drawn=False)
+
+
+def draw_page(rng: np.random.Generator, split: Split, kind: str | None = None) -> TextPage:
+    """The page of `layout_page` with the same arguments, with its RGB image. Raises the same errors."""
+    return _page(rng, split, kind, drawn=True)
+
+
+def _page(rng: np.random.Generator, split: Split, kind: str | None, drawn: bool) -> TextPage:
     check_split(split)
     random = Random(int(rng.integers(2**63)))
     any_kind = random.choices(list(KINDS), list(KINDS.values()))[0]
-    maker = PageMaker(random, split, fonts_of(find_fonts(split) if faces is None else faces))
+    maker = PageMaker(random, split, fonts_of(find_fonts(split)))
     maker.kind = kind or any_kind
     PAGES[maker.kind](maker)
     maker.ask_whole()
@@ -48,28 +66,3 @@ def _page(
         kind=maker.kind,
         source=f"generated: {maker.kind}, {maker.layout}",
     )
-
-
-def layout_page(
-    rng: np.random.Generator, split: Split, kind: str | None = None, *, faces: tuple[FontFace, ...] | None = None
-) -> TextPage:
-    """Generates a page with its text, boxes and questions, without an image.
-
-    Args:
-        rng: the only source of randomness; one integer is drawn.
-        split: split of words, wordings, formats, layouts, and of font families unless `faces` are given.
-        kind: one of `KINDS`; None: random by weight.
-        faces: fonts, such as `find_fonts(split, directories=...)`; by default the installed ones of the split.
-
-    Raises:
-        ValueError: an unknown split or kind.
-        FileNotFoundError: no font of the split is installed.
-    """
-    return _page(rng, split, kind, faces, drawn=False)
-
-
-def draw_page(
-    rng: np.random.Generator, split: Split, kind: str | None = None, *, faces: tuple[FontFace, ...] | None = None
-) -> TextPage:
-    """The page of `layout_page` with the same arguments, with its RGB image. Raises the same errors."""
-    return _page(rng, split, kind, faces, drawn=True)

@@ -134,11 +134,7 @@ def _words(name: str) -> tuple[str, ...]:
 
 _ONSETS, _VOWELS = listed("onset"), listed("vowel")
 _CODAS = ("", "", "", *listed("coda"))
-
-
-@lru_cache(maxsize=1)
-def _sentences() -> tuple[str, ...]:
-    return tuple(Path(__file__).with_name("sentences.txt").read_text().splitlines())
+_SENTENCES = tuple(Path(__file__).with_name("sentences.txt").read_text().splitlines())
 
 
 class Words:
@@ -176,7 +172,7 @@ class Words:
 
     def sentence(self) -> str:
         """An English-like sentence of 6 to 16 words."""
-        pattern = self.random.choice(share(_sentences(), self.split, "sentence"))
+        pattern = self.random.choice(share(_SENTENCES, self.split, "sentence"))
         slots = {"n": self.noun, "a": self.adjective, "v": self.verb, "t": self.thing}
         text = re.sub(r"\{(\w)\}", lambda match: slots[match[1]](), pattern)
         text = re.sub(r"\b([Aa]) (?=[aeiou])", r"\1n ", text)

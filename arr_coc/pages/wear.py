@@ -9,6 +9,7 @@ import io
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageChops, ImageDraw, ImageFilter, ImageOps
@@ -18,7 +19,7 @@ from ..modeling.image_processing_arr_coc import Box
 from .homography import bounds_of, corners_of, homography, project, sample_quad
 from .page import UNKNOWN, Line, TextPage
 
-_MOST = 4  # kinds of wear on a page
+_KINDS = 4  # of wear on a page
 _PLAIN_TEXT = 10.0  # px: height of capitals if a page has no text
 _TURN, _BEND = 3.0, 0.03  # at most: degrees of skew, share of the sides by which corners move
 _INKS = ((20, 30, 120), (25, 60, 160), (15, 15, 20), (160, 20, 30), (20, 100, 60), (90, 30, 120))
@@ -80,29 +81,18 @@ class WornSheet:
         self.matrix = matrix @ self.matrix
 
 
-@dataclass(frozen=True)
-class Wear:
-    """A kind of wear: its weight, and its effect on a sheet at a strength of 0 to 1."""
-
-    weight: float
-    apply: Callable[[np.random.Generator, WornSheet, float], None]
+WEARS: Registry[Callable[[np.random.Generator, WornSheet], None]] = Registry("wear")
+"""All kinds, in the order in which they are applied: each wears a sheet."""
+_WEIGHTS: dict[str, float] = {}
 
 
-WEARS: Registry[Wear] = Registry("wear")
-"""All kinds, in the order in which they are applied."""
+def _kind(name: str, weight: float) -> Callable[[Any], Any]:
+    _WEIGHTS[name] = weight
+    return WEARS.register(name)
 
 
-def _kind(name: str, weight: float) -> Callable[[Callable[[np.random.Generator, WornSheet, float], None]], None]:
-    def add(apply: Callable[[np.random.Generator, WornSheet, float], None]) -> None:
-        WEARS.register(name)(Wear(weight, apply))
-
-    return add
-
-
-def wear(
-    rng: np.random.Generator, page: TextPage, strength: float = 1.0, *, kinds: Iterable[str] | None = None
-) -> TextPage:
-    """A worn copy of a page, of the same size.
+def wear(rng: np.random.Generator, page: TextPage, *, kinds: Iterable[str] | None = None) -> TextPage:
+    """A worn copy of a page, of the same size, whose usual text is still legible.
 
     Boxes are axis-aligned around the moved ones, clipped to the picture. Characters outside the picture are removed
     from their lines; characters that a black and white scan has erased are UNKNOWN.
@@ -110,25 +100,21 @@ def wear(
     Args:
         rng: the only source of randomness.
         page: a page with an image; not changed.
-        strength: 0 to 1; at 0 there is no wear, at 1 up to four kinds, each with the largest strength that leaves usual
-            text legible.
-        kinds: kinds of `WEARS` to apply, instead of random ones.
+        kinds: kinds of `WEARS` to apply, instead of four random ones.
 
     Raises:
-        ValueError: a page without an image, a strength outside 0..1, or an unknown kind.
+        ValueError: a page without an image, or an unknown kind.
     """
     if page.image is None:
         raise ValueError("page: expected one with an image; got one that was laid out and not drawn")
-    if not 0 <= strength <= 1:
-        raise ValueError(f"strength: expected 0 to 1; got {strength}")
     if kinds is None:
-        weights, count = np.array([kind.weight for kind in WEARS.values()]), int(rng.binomial(_MOST - 1, strength)) + 1
-        kinds = rng.choice(list(WEARS), size=count, replace=False, p=weights / weights.sum()).tolist()
-    chosen = sorted((name for name in kinds if WEARS[name]), key=list(WEARS).index)
+        rng.random()  # the pages of a seed stay as they were when the number of kinds was drawn
+        weights = np.array([_WEIGHTS[name] for name in WEARS])
+        kinds = rng.choice(list(WEARS), size=_KINDS, replace=False, p=weights / weights.sum()).tolist()
+    chosen = {name: WEARS[name] for name in kinds}
     sheet = WornSheet(_without_colours(page.image), _unit(page.lines), np.eye(3), page.lines)
-    if strength > 0:
-        for name in chosen:
-            WEARS[name].apply(rng, sheet, strength)
+    for name in sorted(chosen, key=list(WEARS).index):
+        chosen[name](rng, sheet)
     if (sheet.matrix == np.eye(3)).all():
         return replace(page, image=sheet.image.convert("RGB"), lines=sheet.lines)
 
@@ -207,20 +193,20 @@ def _coloured(levels: Image.Image, dark: np.ndarray, light: np.ndarray) -> Image
 
 
 @_kind("inverted", 0.6)
-def _invert(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
+def _invert(rng: np.random.Generator, sheet: WornSheet) -> None:
     """Inverts to light on dark, in two colours."""
-    dark, light = rng.uniform(0, 70, 3), rng.uniform(255 - 70 * strength, 255, 3)
+    dark, light = rng.uniform(0, 70, 3), rng.uniform(185, 255, 3)
     sheet.map_levels(*(np.linspace(high, low, 256) for low, high in zip(dark, light, strict=True)))
 
 
 @_kind("ruled", 3.0)
-def _rule(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
+def _rule(rng: np.random.Generator, sheet: WornSheet) -> None:
     """Rules of forms: lines under or through the feet of text, boxes around it, and hatched bands behind it.
 
     A rule may touch the text and reach beyond it, as where a form is filled in by a typewriter.
     """
     sheet.image = sheet.image.convert("RGB")
-    draw, share = ImageDraw.Draw(sheet.image), rng.uniform(0.2, 0.9) * strength
+    draw, share = ImageDraw.Draw(sheet.image), rng.uniform(0.2, 0.9)
     ink = _INKS[int(rng.integers(len(_INKS)))] if rng.random() < 0.2 else (int(rng.integers(0, 110)),) * 3
     width = max(round(sheet.unit * rng.uniform(0.02, 0.14)), 1)
     for line in sheet.lines:
@@ -247,9 +233,9 @@ def _rule(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
 
 
 @_kind("dotted", 0.8)
-def _dot(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
+def _dot(rng: np.random.Generator, sheet: WornSheet) -> None:
     """Dot-matrix print: strokes are pale between the rows of dots, and in some print between the columns too."""
-    step, darkest = sheet.unit / rng.uniform(6, 9), rng.uniform(0, 1 - 0.3 * strength)
+    step, darkest = sheet.unit / rng.uniform(6, 9), rng.uniform(0, 0.7)
     waves = [(1 + np.cos(2 * np.pi * (np.arange(side) / step + rng.random()))) / 2 for side in sheet.size]  # 1 on a dot
     across = waves[0] if rng.random() < 0.4 else np.ones(sheet.size[0])
     mask = 255 * (1 - darkest) * (1 - waves[1][:, None] * across) * min(step / 1.5, 1)
@@ -258,25 +244,25 @@ def _dot(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
 
 
 @_kind("bled", 0.8)
-def _bleed(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
+def _bleed(rng: np.random.Generator, sheet: WornSheet) -> None:
     """Ink bleed: strokes are up to a pixel wider to the right and downwards."""
     wide = ImageChops.darker(sheet.image, ImageChops.offset(sheet.image, 1, 0))
     wide = ImageChops.darker(wide, ImageChops.offset(wide, 0, 1))
-    sheet.image = Image.blend(sheet.image, wide, rng.uniform(0.3, 1) * strength * min(sheet.unit / 12, 1))
+    sheet.image = Image.blend(sheet.image, wide, rng.uniform(0.3, 1) * min(sheet.unit / 12, 1))
 
 
 @_kind("eroded", 0.6)
-def _erode(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
+def _erode(rng: np.random.Generator, sheet: WornSheet) -> None:
     """Ink missing at the edges of strokes."""
     thin = ImageChops.lighter(sheet.image, ImageChops.offset(sheet.image, 1, 0))
-    sheet.image = Image.blend(sheet.image, thin, rng.uniform(0.2, 0.7) * strength * min(sheet.unit / 14, 1))
+    sheet.image = Image.blend(sheet.image, thin, rng.uniform(0.2, 0.7) * min(sheet.unit / 14, 1))
 
 
 @_kind("faded", 1.0)
-def _fade(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
+def _fade(rng: np.random.Generator, sheet: WornSheet) -> None:
     """Thermal print: unevenly pale, with blank columns."""
     width, height = sheet.size
-    most, least = rng.uniform(0.3, 0.75) * strength, rng.uniform(0, 0.3) * strength
+    most, least = rng.uniform(0.3, 0.75), rng.uniform(0, 0.3)
     mask = np.asarray(_field(rng, sheet.size, int(rng.integers(2, 5)))) * (most - least) + 255 * least
     if rng.random() < 0.4:
         columns = rng.integers(0, width, int(rng.integers(1, 7)))
@@ -290,7 +276,7 @@ def _fade(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
 
 
 @_kind("tinted", 1.0)
-def _tint(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
+def _tint(rng: np.random.Generator, sheet: WornSheet) -> None:
     """Coloured paper, with a grain, rules, a grid or waves, or plain."""
     width, height = sheet.size
     pattern = np.full((height, width), 255, np.uint8)
@@ -304,13 +290,13 @@ def _tint(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
     elif kind == 4:
         wave = (np.sin(np.arange(width) / step) * step).astype(int)
         pattern = np.where((np.arange(height)[:, None] + wave) % step == 0, 0, 255).astype(np.uint8)
-    paper = rng.uniform(255 - 70 * strength, 255, 3)
-    marks = paper - rng.uniform(10, 20 if kind == 1 else 70) * strength * rng.uniform(0.5, 1, 3)
+    paper = rng.uniform(185, 255, 3)
+    marks = paper - rng.uniform(10, 20 if kind == 1 else 70) * rng.uniform(0.5, 1, 3)
     sheet.multiply(_coloured(Image.fromarray(pattern), marks, paper))
 
 
 @_kind("stamped", 0.7)
-def _stamp(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
+def _stamp(rng: np.random.Generator, sheet: WornSheet) -> None:
     """A stamp without words: rings or frames with hatching, of patchy ink, at an angle."""
     side = int(min(sheet.size) * rng.uniform(0.1, 0.3)) + 8
     layer = Image.new("L", (side, side), 0)
@@ -322,7 +308,7 @@ def _stamp(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
         draw.line((side * 0.25, y, side * 0.75, y), fill=255, width=line)
     layer = ImageChops.multiply(layer, _field(rng, layer.size, 12).point(lambda level: min(2 * level, 255)))
     layer = layer.rotate(rng.uniform(-40, 40), Image.Resampling.BILINEAR)
-    layer = layer.point(lambda level: int(level * (0.4 + 0.5 * strength)))
+    layer = layer.point(lambda level: int(level * 0.9))
     ink = Image.new("RGB", layer.size, _INKS[int(rng.integers(len(_INKS)))])
     at = int(rng.uniform(0, sheet.size[0] - side / 2)), int(rng.uniform(0, sheet.size[1] - side / 2))
     over = Image.new("RGB", sheet.size, (255, 255, 255))
@@ -331,11 +317,11 @@ def _stamp(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
 
 
 @_kind("scribbled", 0.8)
-def _scribble(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
+def _scribble(rng: np.random.Generator, sheet: WornSheet) -> None:
     """Strokes of a pen: underlines, ticks, loops and scribbles like signatures."""
     sheet.image = sheet.image.convert("RGB")
     draw = ImageDraw.Draw(sheet.image)
-    for _ in range(int(rng.integers(1, 2 + round(3 * strength)))):
+    for _ in range(int(rng.integers(1, 5))):
         knots = rng.normal(0, 1, (int(rng.integers(2, 9)), 2)) * (rng.uniform(2, 12), rng.uniform(0.2, 3))
         points = knots * sheet.unit + rng.uniform(0, 1, 2) * sheet.size
         for _ in range(3):  # corners are cut: a quadratic curve
@@ -369,9 +355,9 @@ def _picture(rng: np.random.Generator, size: tuple[int, int]) -> Image.Image:
 
 
 @_kind("illustrated", 1.6)
-def _illustrate(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
+def _illustrate(rng: np.random.Generator, sheet: WornSheet) -> None:
     """Pictures in places without text."""
-    (width, height), most = sheet.size, round(2 + 6 * strength)
+    (width, height), most = sheet.size, 8
     boxes = np.concatenate([line.boxes for line in sheet.lines]) if sheet.lines else np.zeros((0, 4))
     sheet.image = sheet.image.convert("RGB")
     for _ in range(40):
@@ -388,7 +374,7 @@ def _illustrate(rng: np.random.Generator, sheet: WornSheet, strength: float) -> 
 
 
 @_kind("folded", 0.7)
-def _fold(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
+def _fold(rng: np.random.Generator, sheet: WornSheet) -> None:
     """Folds across and along the page: a narrow dark line each, with shade on one side."""
     light = [np.ones(side) for side in sheet.size]
     for _ in range(int(rng.integers(1, 4))):
@@ -396,7 +382,7 @@ def _fold(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
         away = np.arange(sheet.size[axis]) - rng.uniform(0.1, 0.9) * sheet.size[axis]
         reach = rng.uniform(0.03, 0.2) * sheet.size[axis]
         shade = np.exp(-np.abs(away) / reach) * (away * rng.choice((-1, 1)) > 0)
-        light[axis] *= 1 - strength * (rng.uniform(0.05, 0.3) * shade + rng.uniform(0.1, 0.5) * (np.abs(away) < 1))
+        light[axis] *= 1 - (rng.uniform(0.05, 0.3) * shade + rng.uniform(0.1, 0.5) * (np.abs(away) < 1))
     levels = light[1][:, None] * light[0][None] * 255
     sheet.multiply(Image.fromarray(levels.astype(np.uint8)))
 
@@ -405,9 +391,9 @@ def _fold(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
 
 
 @_kind("skewed", 1.2)
-def _skew(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
+def _skew(rng: np.random.Generator, sheet: WornSheet) -> None:
     """Rotation by up to three degrees, as by a scanner's feeder."""
-    angle = math.radians(rng.uniform(-_TURN, _TURN) * strength)
+    angle = math.radians(rng.uniform(-_TURN, _TURN))
     width, height = sheet.size
     cos, sin, x, y = math.cos(angle), math.sin(angle), width / 2, height / 2
     matrix = np.array([(cos, -sin, x - cos * x + sin * y), (sin, cos, y - sin * x - cos * y), (0, 0, 1)])
@@ -416,10 +402,10 @@ def _skew(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
 
 
 @_kind("tilted", 0.7)
-def _tilt(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
+def _tilt(rng: np.random.Generator, sheet: WornSheet) -> None:
     """Perspective at a slight angle, with the whole page visible."""
     width, height = sheet.size
-    quad = sample_quad(rng, width, height, turn=_TURN / 2 * strength, skew=_BEND * strength)
+    quad = sample_quad(rng, width, height, turn=_TURN / 2, skew=_BEND)
     left, top, right, bottom = bounds_of(quad)
     quad = (quad - (left, top)) * (width / (right - left), height / (bottom - top))
     level = int(rng.integers(30, 256))
@@ -427,36 +413,36 @@ def _tilt(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
 
 
 @_kind("on a desk", 1.2)
-def _lay_on_desk(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
+def _lay_on_desk(rng: np.random.Generator, sheet: WornSheet) -> None:
     """The page smaller than the picture, with a background around it."""
-    share = 1 - rng.uniform(0.05, 0.3) * strength
+    share = 1 - rng.uniform(0.05, 0.3)
     x, y = (side * (1 - share) * rng.random() for side in sheet.size)
     sheet.warp(np.array([(share, 0, x), (0, share, y), (0, 0, 1)]), _picture(rng, sheet.size))
 
 
 @_kind("unevenly lit", 0.8)
-def _light(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
+def _light(rng: np.random.Generator, sheet: WornSheet) -> None:
     """Coloured, uneven light."""
     levels = _field(rng, sheet.size, int(rng.integers(2, 5)))
-    bright = rng.uniform(255 - 40 * strength, 255, 3)
-    dark = bright * (1 - rng.uniform(0.1, 0.45) * strength)
+    bright = rng.uniform(215, 255, 3)
+    dark = bright * (1 - rng.uniform(0.1, 0.45))
     sheet.multiply(_coloured(levels, dark, bright))
 
 
 @_kind("shadowed", 0.8)
-def _shadow(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
+def _shadow(rng: np.random.Generator, sheet: WornSheet) -> None:
     """A shadow with a soft or sharp edge."""
     at = np.linspace(-1, 1, 128)
     angle, softness = rng.uniform(0, 2 * math.pi), rng.uniform(0.02, 0.4)
     away = math.cos(angle) * at[None] + math.sin(angle) * at[:, None] - rng.uniform(-0.8, 0.8)
-    levels = 255 * (1 - rng.uniform(0.15, 0.55) * strength / (1 + np.exp(-away / softness)))
+    levels = 255 * (1 - rng.uniform(0.15, 0.55) / (1 + np.exp(-away / softness)))
     sheet.multiply(Image.fromarray(levels.astype(np.uint8)).resize(sheet.size, Image.Resampling.BILINEAR))
 
 
 @_kind("pale", 1.0)
-def _pale(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
+def _pale(rng: np.random.Generator, sheet: WornSheet) -> None:
     """Less contrast: grey black and dim white."""
-    low, high = rng.uniform(0, 110) * strength, 255 - rng.uniform(0, 70) * strength
+    low, high = rng.uniform(0, 110), 255 - rng.uniform(0, 70)
     sheet.map_levels(np.linspace(low, high, 256))
 
 
@@ -464,25 +450,25 @@ def _pale(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
 
 
 @_kind("blurred", 0.9)
-def _blur(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
+def _blur(rng: np.random.Generator, sheet: WornSheet) -> None:
     """Defocus by up to a tenth of a capital's height."""
-    radius = min(rng.uniform(0.02, 0.1) * strength * sheet.unit, 3)
+    radius = min(rng.uniform(0.02, 0.1) * sheet.unit, 3)
     sheet.image = sheet.image.filter(ImageFilter.GaussianBlur(radius))
 
 
 @_kind("coarse", 0.9)
-def _coarsen(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
+def _coarsen(rng: np.random.Generator, sheet: WornSheet) -> None:
     """Low resolution, at least 7 px per capital, enlarged."""
-    share = min(rng.uniform(7, 7 + 8 / strength) / sheet.unit, 1)
+    share = min(rng.uniform(7, 15) / sheet.unit, 1)
     small = sheet.image.resize([max(round(side * share), 1) for side in sheet.size], Image.Resampling.BOX)
     sheet.image = small.resize(sheet.size, Image.Resampling.BILINEAR)
 
 
 @_kind("noisy", 0.9)
-def _noise(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
+def _noise(rng: np.random.Generator, sheet: WornSheet) -> None:
     """Sensor noise, equal in all channels."""
     width, height = sheet.size
-    spread = rng.uniform(2, 18) * strength
+    spread = rng.uniform(2, 18)
     levels = np.sort(rng.standard_normal(256)) * spread + 128
     grain = Image.frombytes("L", (width, height), rng.bytes(width * height))
     grain = grain.point(levels.clip(0, 255).astype(np.uint8).tolist()).convert(sheet.image.mode)
@@ -490,13 +476,13 @@ def _noise(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
 
 
 @_kind("grey", 1.0)
-def _grey(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
+def _grey(rng: np.random.Generator, sheet: WornSheet) -> None:
     """Conversion to grey."""
     sheet.image = sheet.image.convert("L")
 
 
 @_kind("black and white", 1.0)
-def _black_and_white(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
+def _black_and_white(rng: np.random.Generator, sheet: WornSheet) -> None:
     """A one-bit scan: by a global threshold, a local threshold, or dithered."""
     grey = sheet.image.convert("L")
     kind = rng.random()
@@ -507,14 +493,14 @@ def _black_and_white(rng: np.random.Generator, sheet: WornSheet, strength: float
         bits = ImageChops.subtract(around, grey, offset=-int(rng.uniform(8, 30))).point(lambda level: 255 * (not level))
     else:
         low, high = np.percentile(np.asarray(grey)[::7, ::7], (1, 60)).tolist()
-        limit = low + (high - low) * rng.uniform(0.5 - 0.2 * strength, 0.5 + 0.25 * strength)
+        limit = low + (high - low) * rng.uniform(0.3, 0.75)
         bits = grey.point(lambda level: 255 * (level > limit))
     sheet.image = bits.convert("L")
     sheet.lines = _vanished(sheet)
 
 
 @_kind("faxed", 0.6)
-def _fax(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
+def _fax(rng: np.random.Generator, sheet: WornSheet) -> None:
     """A fax: black and white, with half the vertical resolution, at least 7 px per capital."""
     width, height = sheet.size
     rows = min(rng.uniform(7, 10) / sheet.unit, 1)
@@ -528,11 +514,11 @@ def _fax(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
 
 
 @_kind("speckled", 0.8)
-def _speckle(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
+def _speckle(rng: np.random.Generator, sheet: WornSheet) -> None:
     """Dust: dots and clumps, dark and light."""
     width, height = sheet.size
     pixels = np.array(sheet.image)
-    count = int(width * height * 10 ** rng.uniform(-4.5, -3) * strength) + 1
+    count = int(width * height * 10 ** rng.uniform(-4.5, -3)) + 1
     x, y, dark = rng.integers(0, width - 1, count), rng.integers(0, height - 1, count), rng.random(count) < 0.7
     levels = np.where(dark, rng.integers(0, 90, count), rng.integers(200, 256, count)).astype(np.uint8)
     levels = levels.reshape(count, *[1] * (pixels.ndim - 2))
@@ -543,8 +529,8 @@ def _speckle(rng: np.random.Generator, sheet: WornSheet, strength: float) -> Non
 
 
 @_kind("compressed", 1.2)
-def _compress(rng: np.random.Generator, sheet: WornSheet, strength: float) -> None:
+def _compress(rng: np.random.Generator, sheet: WornSheet) -> None:
     """JPEG with a quality of 30 to 90."""
     buffer = io.BytesIO()
-    sheet.image.save(buffer, "JPEG", quality=round(rng.uniform(90 - 60 * strength, 90)))
+    sheet.image.save(buffer, "JPEG", quality=round(rng.uniform(30, 90)))
     sheet.image = Image.open(buffer)

@@ -123,7 +123,7 @@ class AttachedScorerStage(Stage):
 
         optimizer = adamw([([*scorer.parameters()], self.learning_rate)], self.weight_decay, scorer)
         schedule = (self.steps, min(self.warmup, self.steps - 1), self.evaluate_every)
-        loop = Loop("attached_scorer", scorer, optimizer, folder / "attached_scorer.pt", *schedule)
+        loop = Loop("attached_scorer", scorer, optimizer, folder / "attached_scorer", *schedule)
         try:
             if (first := loop.resume()) < self.steps:
                 loop.run(first, losses, measure)

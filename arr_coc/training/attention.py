@@ -21,7 +21,6 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.fetcher import FetchResult
-from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.prompt_format import LAYOUTS
 
 WRITTEN_OUT = "arr_coc_written_out"
@@ -93,21 +92,6 @@ def eager_attention(language_model: PreTrainedModel) -> Iterator[None]:
         yield
     finally:
         language_model.set_attn_implementation(configured)
-
-
-@contextmanager
-def all_eager_attention(model: ArrCocForConditionalGeneration) -> Iterator[None]:
-    """The same for the language model, the grid encoder and the semantic encoder."""
-    configs = (model.config.vision_config, model.config.semantic_config)
-    configured = [config._attn_implementation for config in configs]
-    try:
-        for config in configs:
-            config._attn_implementation = "eager"
-        with eager_attention(model.model.language_model):
-            yield
-    finally:
-        for config, implementation in zip(configs, configured, strict=True):
-            config._attn_implementation = implementation
 
 
 _ATTENTION = re.compile(r"(?:^|\.)layers\.\d+\.self_attn$")

@@ -1,28 +1,21 @@
 """Complete checkpoints: a run never resumes from a partly written or damaged one.
 
-There are two kinds. transformers' Trainer writes a folder in place, file by file, and deletes old ones in no particular
-order. So its last file is a list of all files and their digests, moved into place in one step: a folder counts only if
-it has the list and all of its files, unchanged.
-
-The loop of the stages from scratch writes one file beside its place and renames it; it also keeps the one before. A
-file is an archive with a checksum of each part, so damage on the disk is detected.
+A checkpoint is a folder, of transformers' Trainer or of the loop of other stages. Trainer writes it in place, file by
+file, and deletes old ones in no particular order. So its last file is a list of all files and their digests, moved into
+place in one step: a folder counts only if it has the list and all of its files, unchanged.
 """
 
 import hashlib
 import os
 import shutil
-import struct
-import zipfile
-import zlib
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import logging
 
-from ..files import disk_faults, read_json, write_json
+from ..files import fresh_folder, read_json, write_json
 
 logger = logging.get_logger(__name__)
 
@@ -63,11 +56,6 @@ def damage(folder: Path, listed: Path | None = None) -> str | None:
     return None
 
 
-def is_complete(folder: Path) -> bool:
-    """Whether all files of the complete checkpoint are there, byte for byte."""
-    return damage(folder) is None
-
-
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints in a run's folder, complete or not, by step."""
     by_step = {}
@@ -80,7 +68,7 @@ def checkpoints(folder: Path) -> list[Path]:
 
 def newest_complete(folder: Path) -> Path | None:
     """The newest complete checkpoint in a run's folder, or None."""
-    return next((path for path in reversed(checkpoints(folder)) if is_complete(path)), None)
+    return next((path for path in reversed(checkpoints(folder)) if damage(path) is None), None)
 
 
 def discard_incomplete(folder: Path) -> None:
@@ -101,71 +89,32 @@ def discard_incomplete(folder: Path) -> None:
         shutil.rmtree(path)
 
 
-def save_state(path: Path, state: dict[str, Any]) -> None:
-    """Writes `state` (tensors, numbers, strings) to `path` in one step; the file that was there becomes the `older`
-    one.
+STATE = "state.pt"
+"""The file of a checkpoint that `save_state` wrote."""
+
+
+def save_state(folder: Path, step: int, state: dict[str, Any]) -> None:
+    """Writes `state` (tensors, numbers, strings) as the checkpoint of a step; the one before it is kept too.
 
     Raises:
-        OSError: it cannot be written; the existing file stays.
+        OSError: it cannot be written; the checkpoints that exist stay.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(path.suffix + ".tmp")
-    try:
-        with disk_faults(path):
-            torch.save(state, beside)
-        if path.exists():
-            os.replace(path, older(path))
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    with fresh_folder(folder.absolute() / f"{PREFIX_CHECKPOINT_DIR}-{step}", force=True) as beside:
+        torch.save({**state, "step": step}, beside / STATE)
+        mark_complete(beside)
+    for old in checkpoints(folder)[:-2]:
+        shutil.rmtree(old)
 
 
-def load_state(path: Path) -> dict[str, Any] | None:
-    """The state at `path`, or the `older` one if that is damaged; None if the run has not started.
+def load_state(folder: Path) -> dict[str, Any] | None:
+    """The state of the newest whole checkpoint and its "step"; None if the run has not started.
 
     Only tensors and plain types are read.
 
     Raises:
         ValueError: there are checkpoints, and all are damaged.
     """
-    there = [file for file in (path, older(path)) if file.exists()]
-    for file in there:
-        try:
-            check_archive(file)
-            state = torch.load(file, map_location="cpu", weights_only=True)
-        except (ValueError, OSError, RuntimeError, UnpicklingError, EOFError, KeyError) as error:
-            logger.warning(f"{file}: expected a whole checkpoint; got {_line(error)}")
-            continue
-        if isinstance(state, dict):
-            if file != path:
-                logger.warning(f"{path}: going on from the older checkpoint, {file.name}")
-            return state
-        logger.warning(f"{file}: expected a checkpoint; got {type(state).__name__}")
-    if there:
-        expected = "a whole checkpoint (to begin anew, remove the damaged ones)"
-        raise ValueError(f"{path}: expected {expected}; got {len(there)} damaged")
-    return None
-
-
-def older(path: Path) -> Path:
-    """The place of the checkpoint before the newest."""
-    return path.with_name(f"{path.stem}.older{path.suffix}")
-
-
-def check_archive(path: Path) -> None:
-    """Compares every part of a file from torch.save with its checksum.
-
-    Raises:
-        ValueError: the file is not such an archive, or a part of it is damaged.
-    """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
-    except (zipfile.BadZipFile, NotImplementedError, EOFError, zlib.error, struct.error) as error:
-        raise ValueError(f"no archive ({_line(error)})") from error
-    if damaged is not None:
-        raise ValueError(f"one whose {damaged} is not as it was written")
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    discard_incomplete(folder)
+    newest = newest_complete(folder)
+    return None if newest is None else torch.load(newest / STATE, map_location="cpu", weights_only=True)

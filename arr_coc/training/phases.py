@@ -19,7 +19,7 @@ from ..data.formats import open_records
 from ..files import disk_faults, replace_folder
 from ..loading import refused
 from ..modeling.bridges import BRIDGES
-from ..modeling.configuration_arr_coc import GRADIENTS
+from ..modeling.configuration_arr_coc import GRADIENTS, ArrCocConfig
 from ..modeling.processing_arr_coc import ArrCocProcessor
 from ..modeling.scorers import SCORERS
 from .cache import CachedEncoder
@@ -28,7 +28,7 @@ from .losses import loss_weights
 from .optimizers import base_model, train_only
 from .reinforce import ReinforceSettings
 from .stages import STAGES, Run, Stage, time_left
-from .trainer import ArrCocTrainer, Mix
+from .trainer import ArrCocTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Phase(Stage):
         batch_size, accumulation: questions per device and forward pass, and passes per step.
         learning_rate, rates: of AdamW, and of parts with another rate.
         weight_decay: of matrices.
-        strategies, budgets: probabilities; each step draws one strategy (None: the model's own) and one budget.
+        strategies, budgets: their weights; each step draws one strategy (None: the model's own) and one budget.
         losses: weights that differ from `losses.WEIGHTS`.
         gradient: how the answer's loss reaches the scorer, see `fetcher_config.gradient`; "reinforcement": not at all,
             but answers from drawn sets of patches are rewarded (with boxes also the relevance loss, unless `losses` has
@@ -112,15 +112,17 @@ class Phase(Stage):
         super().__post_init__()
         check_parts(self.trained, "trained", scorers=True)
         check_parts(self.rates, "rates")
-        _ = self.mix  # checks both
+        for name in ("strategies", "budgets"):
+            weights = getattr(self, name)
+            numbers = isinstance(weights, Mapping) and all(isinstance(w, int | float) for w in weights.values())
+            if weights is not None and not (numbers and weights and min(weights.values()) >= 0 < sum(weights.values())):
+                raise ValueError(f"{name}: expected a mapping of names to weights, one above 0; got {weights!r}")
         if self.best not in BEST:
             raise ValueError(f"best: expected one of {', '.join(BEST)}; got {self.best!r}")
         if self.report_to not in ("none", "tensorboard"):
             raise ValueError(f"report_to: expected tensorboard or none; got {self.report_to!r}")
         self._check_gradient()
-        for name in ("steps", "batch_size", "accumulation", "evaluate_every", "log_every", "keep"):
-            if (value := getattr(self, name)) < 1:
-                raise ValueError(f"{name}: expected a whole number of at least 1; got {value}")
+        self.check_counts("steps", "batch_size", "accumulation", "evaluate_every", "log_every", "keep")
 
     def _check_gradient(self) -> None:
         reinforced = self.loss_weights()["reinforcement"] > 0
@@ -134,10 +136,11 @@ class Phase(Stage):
         if reinforced and fixed:
             raise ValueError(f"strategies: expected scorers with weights, to be reinforced; got {', '.join(fixed)}")
 
-    @property
-    def mix(self) -> Mix:
-        """Probabilities of strategies and budgets."""
-        return Mix(self.strategies, self.budgets)
+    def draw(self, step: int, config: ArrCocConfig) -> tuple[str, int]:
+        """How a step fetches: the strategy, and K, the fetched tokens of an image slot; drawn from seed and step."""
+        generator = torch.Generator().manual_seed((self.seed * 1_000_003 + step) % 2**63)
+        strategy = _drawn(self.strategies or {config.fetcher_config.strategy: 1.0}, generator)
+        return strategy, config.vision_tokens(budget=_drawn(self.budgets, generator), strategy=strategy)[1]
 
     def loss_weights(self) -> dict[str, float]:
         """The weight of every loss."""
@@ -148,6 +151,13 @@ class Phase(Stage):
         trained = train_phase(run.model, run.processor, self, folder, device=run.device, root=run.root)
         with refused(str(trained)):
             run.model = type(run.model).from_pretrained(trained)
+
+
+def _drawn(weights: Mapping[Any, float], generator: torch.Generator) -> Any:
+    """A key, drawn by weight, from the sorted keys, so that the mapping's order has no effect."""
+    names = sorted(weights, key=str)
+    shares = torch.tensor([float(weights[name]) for name in names])
+    return names[int(torch.multinomial(shares, 1, generator=generator))]
 
 
 @STAGES.register("allocator")
@@ -262,7 +272,7 @@ def make_trainer(
         train_only(model, phase.trained)
     if phase.gradient is not None:
         config.fetcher_config.gradient = "none" if phase.gradient == REINFORCEMENT else phase.gradient
-    budget = phase.mix.largest(config)
+    budget = max(config.vision_tokens(budget=each, strategy="random")[1] for each in phase.budgets)
     if phase.held_out is not None:
         budget = max(budget, config.vision_tokens()[1])  # evaluation fetches as the model does, without draws
     if phase.loss_weights()["distillation"]:

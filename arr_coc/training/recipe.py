@@ -68,18 +68,6 @@ class Saving:
             expected = 'bytes, or text such as "16MB"'
             raise ValueError(f"saved.max_shard_size: expected {expected}; got {self.max_shard_size!r}") from error
 
-    @classmethod
-    def told(cls, settings: Mapping[str, Any]) -> "Saving":
-        """The settings in a recipe's `saved`.
-
-        Raises:
-            ValueError: unknown settings.
-        """
-        known = [setting.name for setting in fields(cls)]
-        if unknown := sorted(map(str, set(settings) - set(known))):
-            raise ValueError(f"saved: expected settings among {', '.join(known)}; got {', '.join(unknown)}")
-        return cls(**settings)
-
     def write(self, run: Run, folder: Path) -> None:
         """Writes weights, configuration, processor, and the language model's adapter, in the dtype of `saved`."""
         dtype = None if self.dtype is None else DTYPES[self.dtype]
@@ -228,6 +216,8 @@ def load_recipe(path: Path, settings: Sequence[str] = ()) -> Recipe:
     defaults = recipe.get("defaults") or {}
     if strange := sorted(str(name) for name in defaults if not any(_knows(stage, name) for stage in recipe["stages"])):
         raise ValueError(f"defaults: expected settings that a stage has; got {', '.join(strange)}")
+    saved = recipe.get("saved") or {}
+    check_names([setting.name for setting in fields(Saving)], saved, "saved")
     return Recipe(
         model=path.parent / (recipe.get("model") or "."),
         stages=tuple(stage_from(spec, defaults, f"stages[{n}]") for n, spec in enumerate(recipe["stages"])),
@@ -236,7 +226,7 @@ def load_recipe(path: Path, settings: Sequence[str] = ()) -> Recipe:
         root=path.parent,
         changes=recipe.get("config") or {},
         reference=recipe.get("reference"),
-        saved=Saving.told(recipe.get("saved") or {}),
+        saved=Saving(**saved),
     )
 
 

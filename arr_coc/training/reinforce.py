@@ -13,37 +13,27 @@ Notation: B prompts, I image slots, G draws, N patches, K of them drawn, S promp
 (items, draws), the same everywhere in one call.
 """
 
-import logging
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from accelerate import PartialState
 from torch import Tensor, nn
+from torch.distributions import Categorical, kl_divergence
 
 from ..data.formats import open_records
 from ..data.records import Record
-from ..families.tempering import TemperingPolicy
 from ..metrics import exact_match, token_f1
 from ..modeling.fetcher import FetchChoices, FetchResult
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
 from ..modeling.passes import AUTO_PASSES
 from ..modeling.prompt import default_query_mask
 from ..modeling.scorers import Scorer
-from ..modeling.views import SelectedSlots
-from .checkpoints import load_state, save_state
 from .losses import answer_positions, token_losses
-from .optimizers import base_model
-from .stages import STAGES, Run, Stage, check_names
+from .optimizers import adamw, base_model
+from .stages import STAGES, Loop, Run, Stage, check_names
 
-_STEP, _FAR = 0.25, 24.0
-"""Quadrature: nodes every quarter of the integrand's width, up to so many widths below its mode and a quarter above."""
-_CERTAIN = 30.0
-"""log(1 - exp(-exp(30))) is 0 in every precision."""
 _EXCLUDED = -1e30
 """Logit of what cannot be drawn: finite, because the gradient of logsumexp over nothing but -inf is not a number."""
 
@@ -71,66 +61,26 @@ def draw_orders(logits: Tensor, count: int, *, mask: Tensor | None = None, gener
     return keys.topk(count, dim=-1).indices
 
 
-def set_log_probability(logits: Tensor, drawn: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Log-probability of drawing these patches in whatever order: logits [..., N], drawn [..., K] -> [...].
-
-    What is answered depends on the set alone, so the order is noise: the gradient of this log-probability is the mean
-    of the drawn sequence's over the orders of the set, and as an estimator varies less. The sum over K! orders is
-    one integral, P(S) = integral over t > 0 of exp(-t) prod_{i in S} (1 - exp(-t w_i)) with w_i = exp(logit_i) / the
-    sum of exp(logit) outside S: every member's exponential clock rings before the first clock outside (Kool et al.
-    2020, "Estimating gradients for discrete random variables by sampling without replacement", appendix B). In
-    x = log t the integrand is log-concave and smooth, so the trapezoidal rule around its mode is exact to float32.
+def draw_log_probability(logits: Tensor, drawn: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Log-probability of drawing these patches in this order: logits [..., N], drawn [..., K] -> [...].
 
     Drawn patches outside `mask` [..., N] only fill up (see `draw_orders`) and count as certain.
     """
-    logits = logits.float()
-    if mask is None:
-        mask = torch.ones_like(logits, dtype=torch.bool)
-    others = mask & ~torch.zeros_like(mask).scatter(-1, drawn, True)
-    rest = torch.where(others, logits, _EXCLUDED).logsumexp(-1)  # log of the sum of exp(logit) outside S [...]
-    weights = torch.where(
-        mask.gather(-1, drawn), logits.gather(-1, drawn) - rest[..., None], _CERTAIN
-    )  # log w [..., K]
-    with torch.no_grad():
-        mode, width = _mode(weights)
-        offsets = torch.arange(-_FAR, _FAR / 4 + _STEP, _STEP, device=weights.device)
-        nodes = mode[..., None] + width[..., None] * offsets  # x [..., Q]
-    heights = nodes - nodes.exp() + _log1mexp(weights[..., None, :] + nodes[..., None]).sum(-1)
-    return heights.logsumexp(-1) + (width * _STEP).log()
-
-
-def _log1mexp(y: Tensor) -> Tensor:
-    """log(1 - exp(-exp(y))), accurate on both ends: for small exp(y) = z it is y - z / 2 + O(z^2)."""
-    small = y < -6.0
-    z = torch.where(small, 0.0, y).clamp(max=_CERTAIN).exp()
-    low = torch.where(small, y, 0.0)
-    return torch.where(small, low - low.exp() / 2, (-torch.expm1(-z)).log())
-
-
-def _mode(weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Mode and width [...] of the integrand in x for log-weights [..., K]; the mode is in 0..log(1 + K)."""
-
-    def pull(x: Tensor) -> tuple[Tensor, Tensor]:
-        """Sum over members of g(z) = z / (exp(z) - 1) and of -dg/dx, at z = w exp(x)."""
-        z = (weights + x[..., None]).clamp(-_CERTAIN, 4.0).exp()  # beyond exp(4), g is below 1e-21
-        g = z / torch.expm1(z)
-        return g.sum(-1), (g * (g + z - 1)).sum(-1)
-
-    low, high = torch.zeros_like(weights[..., 0]), torch.full_like(weights[..., 0], math.log1p(weights.shape[-1]))
-    for _ in range(24):
-        middle = (low + high) / 2
-        rising = 1 + pull(middle)[0] > middle.exp()
-        low, high = torch.where(rising, middle, low), torch.where(rising, high, middle)
-    return low, (low.exp() + pull(low)[1]).rsqrt()
+    logits = logits.float() if mask is None else torch.where(mask, logits.float(), _EXCLUDED)
+    others = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, drawn, True)
+    rest = logits.masked_fill(others, _EXCLUDED).logsumexp(-1, keepdim=True)
+    members = logits.gather(-1, drawn)
+    left = torch.logaddexp(members.flip(-1).logcumsumexp(-1).flip(-1), rest)  # [..., K], of what each is drawn from
+    return torch.where(members > _EXCLUDED / 2, members - left, 0.0).sum(-1)
 
 
 @dataclass(frozen=True)
 class RewardWeights:
-    """Weights of the three terms of a reward.
+    """Weights of the three terms of the reward of an answer in several passes.
 
     Attributes:
         correctness: of the answer: 1 exact, the overlap of tokens if partial, 0 wrong.
-        efficiency: of the share of the budget that was not fetched.
+        efficiency: of the share of the tokens of `AUTO_PASSES` passes that was not fetched.
         passes: of 1 / number of passes before the answer.
     """
 
@@ -142,23 +92,6 @@ class RewardWeights:
 def answer_correctness(text: str, answers: Sequence[str]) -> float:
     """1 for an exact match with any answer, else the best F1 of words, 0 without a common word."""
     return 1.0 if exact_match(text, answers) else float(token_f1(text, answers))
-
-
-def reward(
-    correctness: Tensor, *, fetched: Tensor | int, budget: int, passes: Tensor | int = 1, weights: RewardWeights
-) -> Tensor:
-    """correctness * w_c + (1 - fetched / budget) * w_e + w_p / passes, in the shape of `correctness`.
-
-    The baseline removes terms that are equal for all draws of a question: efficiency and passes matter in a model with
-    several passes.
-
-    Args:
-        correctness: in 0..1.
-        passes: number of passes; an answer from base tokens alone has one.
-    """
-    saved = 1 - torch.as_tensor(fetched).to(correctness) / max(1, budget)
-    few = 1 / torch.as_tensor(passes).to(correctness).clamp(min=1)
-    return weights.correctness * correctness + weights.efficiency * saved + weights.passes * few
 
 
 def group_advantages(rewards: Tensor, *, normalise: bool = False) -> Tensor:
@@ -174,35 +107,26 @@ def group_advantages(rewards: Tensor, *, normalise: bool = False) -> Tensor:
     return advantages
 
 
-@dataclass(frozen=True)
 class DrawnQuestions:
     """Prompts about encoded images with their right answers, and the inputs for drawing their patches.
 
-    Attributes:
+    Args:
         model: answers them.
-        batch: `input_ids` (with as many placeholders for fetched tokens as patches are drawn), `attention_mask`,
-            `labels`, `query_mask` [B, S] and `image_index` [I].
-        encoding: the images.
+        batch: of `QuestionCollator`, with as many placeholders for fetched tokens as patches are drawn.
+        encoding: the batch's images; None: they are encoded.
+
+    Attributes:
         selected: the image slots of the questions.
         mask: bool [I, N], True on patches that may be drawn.
+
+    Raises:
+        ValueError: no labels, or prompts without room for fetched tokens.
     """
 
-    model: ArrCocForConditionalGeneration
-    batch: dict[str, Tensor]
-    encoding: ImageEncoding
-    selected: SelectedSlots
-    mask: Tensor
-
-    @classmethod
     @torch.no_grad()
-    def of(
-        cls, model: ArrCocForConditionalGeneration, batch: Mapping[str, Tensor], encoding: ImageEncoding | None = None
-    ) -> "DrawnQuestions":
-        """From a batch of `QuestionCollator`; encodes its images unless `encoding` is given.
-
-        Raises:
-            ValueError: no labels, or prompts without room for fetched tokens.
-        """
+    def __init__(
+        self, model: ArrCocForConditionalGeneration, batch: Mapping[str, Tensor], encoding: ImageEncoding | None = None
+    ) -> None:
         needed = ("input_ids", "attention_mask", "labels")
         if missing := [name for name in needed if batch.get(name) is None]:
             raise ValueError(f"batch: expected input_ids, attention_mask and labels; got none of {', '.join(missing)}")
@@ -213,13 +137,14 @@ class DrawnQuestions:
             encoding = model.model.encode_image(batch["pixel_values"], batch.get("patch_mask"))
         if index is None:
             index = torch.arange(len(encoding), device=ids.device)
-        selected = model.model.select_slots(ids, encoding, query_mask=query.bool(), image_index=index)
-        if not selected.budget:
+        self.selected = model.model.select_slots(ids, encoding, query_mask=query.bool(), image_index=index)
+        if not self.selected.budget:
             raise ValueError("batch: expected prompts with room for fetched patches; got a budget of 0")
-        mask = selected.context.patch_mask
-        mask = mask if selected.taken is None else mask.scatter(1, selected.taken, False)
-        own = {**{name: batch[name] for name in needed}, "query_mask": query.bool(), "image_index": index}
-        return cls(model, own, encoding, selected, mask)
+        mask, taken = self.selected.context.patch_mask, self.selected.taken
+        self.mask = mask if taken is None else mask.scatter(1, taken, False)
+        self.model, self.labels = model, batch["labels"]
+        self.prompts: dict[str, Any] = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        self.prompts |= {"query_mask": query.bool(), "image_index": index, "image_encoding": encoding}
 
     @torch.no_grad()
     def correctness(self, drawn: Tensor) -> Tensor:
@@ -229,11 +154,10 @@ class DrawnQuestions:
         mistake. One pass suffices, as greedy decoding sees the same tokens up to there. Later tokens do not count: even
         without relevant patches a model guesses the ends of words.
         """
-        labels, correct = self.batch["labels"], []
-        prompts: dict[str, Any] = {name: tensor for name, tensor in self.batch.items() if name != "labels"}
-        prompts |= {"image_encoding": self.encoding, "logits_to_keep": answer_positions(labels), "use_cache": False}
+        labels, correct = self.labels, []
         for patches in drawn.unbind(1):
-            output = self.model(**prompts, choices=FetchChoices(patches=patches))
+            kept, choices = answer_positions(labels), FetchChoices(patches=patches)
+            output = self.model(**self.prompts, choices=choices, logits_to_keep=kept, use_cache=False)
             right = token_losses(output.logits, labels)[1]
             asked = labels[:, -right.shape[1] :] != -100
             correct.append(((right.logical_not().cumsum(1) == 0) & asked).sum(1) / asked.sum(1).clamp(min=1))
@@ -278,47 +202,30 @@ class Reinforcement:
     """Loss and measurements of one step of reinforcement.
 
     Attributes:
-        rewards: [B, G].
-        correctness: [B, G] in 0..1.
-        log_probability: [B, G] of the drawn sets.
+        correctness: [B, G] in 0..1, the rewards.
         entropy: mean over slots, nats.
         divergence: mean over slots from the starting scorer, nats; 0 without one.
         sets: [I, G, K] the patches drawn.
     """
 
     loss: Tensor
-    rewards: Tensor
     correctness: Tensor
-    log_probability: Tensor
     entropy: Tensor
     divergence: Tensor
     sets: Tensor
 
     def measures(self) -> dict[str, Tensor]:
         """Name in the log -> the tensor whose mean a run logs."""
-        names = ("rewards", "correctness", "entropy", "divergence")
+        names = ("correctness", "entropy", "divergence")
         return {f"reinforcement/{name}": getattr(self, name) for name in names}
 
 
-def draw_entropy(logits: Tensor, mask: Tensor) -> Tensor:
-    """Entropy in nats of one draw from logits [I, N] over the patches in `mask`: [I]."""
-    log_p = _log_softmax(logits, mask)
-    return -(log_p.exp() * log_p).sum(-1)
+def one_draw(logits: Tensor, mask: Tensor) -> Categorical:
+    """The distribution of a single draw from logits [I, N] over the patches in `mask`.
 
-
-def draw_divergence(logits: Tensor, reference: Tensor, mask: Tensor) -> Tensor:
-    """KL divergence in nats of one draw from logits [I, N] from one draw from `reference` [I, N]: [I].
-
-    Of a single draw, in closed form: that of whole sets has none, and its estimate from a few sets is mostly noise.
+    Its divergence has a closed form; that of whole sets has none, and its estimate from a few sets is mostly noise.
     """
-    log_p, log_q = _log_softmax(logits, mask), _log_softmax(reference, mask)
-    return (log_p.exp() * (log_p - log_q)).sum(-1)
-
-
-def _log_softmax(logits: Tensor, mask: Tensor) -> Tensor:
-    """Logits that are finite outside the mask, so that products with the probabilities there are 0."""
-    lowest = torch.finfo(torch.float32).min
-    return logits.float().masked_fill(~mask, lowest).log_softmax(-1).clamp(min=-1e4)
+    return Categorical(logits=logits.float().masked_fill(~mask, torch.finfo(torch.float32).min), validate_args=False)
 
 
 def reinforcement_loss(
@@ -349,7 +256,7 @@ def reinforcement_loss(
     strategy = base.config.fetcher_config.strategy if fetch is None else fetch.strategy
     if not base.model.fetcher.check_strategy(strategy).trained:
         raise ValueError(f"strategy: expected a scorer with weights, to be trained; got {strategy!r}")
-    asked = DrawnQuestions.of(base, batch, encoding)
+    asked = DrawnQuestions(base, batch, encoding)
     if fetch is None:
         fetch = base.model.fetch(asked.selected, FetchChoices(strategy=strategy))
     if fetch.survival is not None:
@@ -358,42 +265,18 @@ def reinforcement_loss(
     copies, mask = (each[:, None].expand(-1, settings.draws, -1) for each in (logits, asked.mask))
     sets = draw_orders(copies, budget, mask=mask, generator=generator)
     correct = asked.correctness(sets)
-    rewards = reward(correct, fetched=budget, budget=budget, weights=RewardWeights())
-    log_p = torch.zeros_like(rewards)  # several images in a prompt: drawn independently
-    log_p = log_p.index_add(0, asked.selected.rows, set_log_probability(copies, sets, mask))
-    advantages = group_advantages(rewards, normalise=settings.normalise)
-    entropy, divergence = draw_entropy(logits, asked.mask), logits.new_zeros(())
+    log_p = torch.zeros_like(correct)  # several images in a prompt: drawn independently
+    log_p = log_p.index_add(0, asked.selected.rows, draw_log_probability(copies, sets, mask))
+    advantages = group_advantages(correct, normalise=settings.normalise)
+    draw, divergence = one_draw(logits, asked.mask), logits.new_zeros(())
+    entropy = draw.entropy()
     loss = -(advantages * log_p).mean() + ENTROPY_WEIGHT * (ENTROPY_FLOOR - entropy).relu().mean()
     if reference is not None:
         with torch.no_grad():
             before = reference(asked.selected.context)
-        divergence = draw_divergence(logits, before, asked.mask).mean()
+        divergence = kl_divergence(draw, one_draw(before, asked.mask)).mean()
         loss = loss + settings.kl_weight * divergence
-    return Reinforcement(loss, rewards, correct, log_p.detach(), entropy.detach().mean(), divergence.detach(), sets)
-
-
-logger = logging.getLogger(__name__)
-
-STATE = "tempering.pt"
-"""In a stage's folder: step, policy and optimiser, replaced in one move."""
-
-Episode = Callable[[int], float]
-"""The number of an episode of its question -> its reward; the policy draws at least one share in it."""
-
-
-def tempering_loss(
-    policy: TemperingPolicy, questions: Sequence[Episode], *, draws: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Plays G = `draws` episodes of each question; returns the loss to minimise, and the rewards [B, G]."""
-    rewards, log_p = [], []
-    for play in questions:
-        for number in range(draws):
-            with policy.drawing(generator) as drawn:
-                rewards.append(play(number))
-            log_p.append(policy.log_probability(drawn))
-    gained = torch.tensor(rewards).view(len(questions), draws)
-    likely = torch.stack(log_p).view(len(questions), draws)
-    return -(group_advantages(gained).to(likely) * likely).mean(), gained
+    return Reinforcement(loss, correct, entropy.detach().mean(), divergence.detach(), sets)
 
 
 @STAGES.register("tempering")
@@ -409,11 +292,12 @@ class Tempering(Stage):
         learning_rate: of AdamW.
         budget: tokens of each pass.
         new_tokens: the most tokens of an answer, thinking included.
-        rewards: weights of its parts, see `RewardWeights`; efficiency is of the tokens of `AUTO_PASSES` passes.
-        log_every: steps.
-        save_every: steps.
+        rewards: weights of its parts, see `RewardWeights`.
+        save_every: steps between checkpoints.
         seed: of questions and draws.
     """
+
+    from_scratch: ClassVar[bool] = True
 
     data: Mapping[str, Any]
     steps: int = 100
@@ -423,19 +307,16 @@ class Tempering(Stage):
     budget: int | str = "fast"
     new_tokens: int = 32
     rewards: Mapping[str, float] = field(default_factory=dict)
-    log_every: int = 10
     save_every: int = 25
     seed: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_counts("steps", "batch_size", "new_tokens", "log_every", "save_every")
+        self.check_counts("steps", "batch_size", "new_tokens", "save_every")
         self.check_counts("draws", least=2)
         check_names(RewardWeights.__dataclass_fields__, self.rewards, "rewards")
 
     def run(self, run: Run, folder: Path) -> None:
-        if (processes := PartialState().num_processes) > 1:
-            raise ValueError(f"stage tempering: expected one process; got {processes}")
         model: Any = run.model
         model = model.to(run.device).eval()
         policy = model.model.fetcher.tempering
@@ -443,38 +324,32 @@ class Tempering(Stage):
             raise ValueError("stage tempering: expected fetcher_config.learned_exploration: true; got false")
         model.processor = run.processor
         records = open_records(self.data, folder=run.root)
-        optimizer = torch.optim.AdamW(policy.parameters(), lr=self.learning_rate, weight_decay=0.0)
-        if state := load_state(folder / STATE):
-            policy.load_state_dict(state["policy"])
-            optimizer.load_state_dict(state["optimizer"])
-        for step in range(int(state["step"]) if state else 0, self.steps):
-            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
-            chosen = torch.randint(len(records), (self.batch_size,), generator=generator).tolist()
-            asked = [(model.encode_image(records[number].picture), records[number]) for number in chosen]
-            questions = [partial(self._play, model, *each, step) for each in asked]
-            loss, rewards = tempering_loss(policy, questions, draws=self.draws, generator=generator)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            if (step + 1) % self.log_every == 0:
-                logger.info(f"tempering step {step + 1}/{self.steps}: reward {rewards.mean():.3f}")
-            if (step + 1) % self.save_every == 0 or step + 1 == self.steps:
-                state = {"step": step + 1, "policy": policy.state_dict(), "optimizer": optimizer.state_dict()}
-                save_state(folder / STATE, state)
 
-    def _play(
-        self, model: ArrCocForConditionalGeneration, encoding: ImageEncoding, record: Record, step: int, number: int
-    ) -> float:
-        """The reward of one episode; its draws depend on question, step and number."""
-        passes: dict[str, Any] = {"num_passes": "auto", "exploration": "learned", "seed": step * self.draws + number}
+        def losses(step: int) -> Iterator[dict[str, Tensor]]:
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
+            rewards, log_p = [], []
+            for number in torch.randint(len(records), (self.batch_size,), generator=generator).tolist():
+                encoding = model.encode_image(records[number].picture)
+                for draw in range(self.draws):
+                    with policy.drawing(generator) as drawn:
+                        rewards.append(self._play(model, encoding, records[number], step * self.draws + draw))
+                    log_p.append(policy.log_probability(drawn))
+            gained = torch.tensor(rewards).view(self.batch_size, self.draws)
+            likely = torch.stack(log_p).view(self.batch_size, self.draws)
+            loss = -(group_advantages(gained).to(likely) * likely).mean()
+            yield {"loss": loss, "reward": gained.mean()}
+
+        optimizer = adamw([([*policy.parameters()], self.learning_rate)], 0.0, policy)
+        loop = Loop("tempering", policy, optimizer, folder / "tempering", self.steps, 0, self.save_every)
+        loop.run(loop.resume(), losses, dict)
+
+    def _play(self, model: ArrCocForConditionalGeneration, encoding: ImageEncoding, record: Record, seed: int) -> float:
+        """The reward of one answer; its draws depend on question and seed."""
+        passes: dict[str, Any] = {"num_passes": "auto", "exploration": "learned", "seed": seed}
         settings: dict[str, Any] = {"do_sample": False, "max_new_tokens": self.new_tokens, "return_fetch": True}
         settings |= {"budget": self.budget, "history": record.history}
         answer = model.generate(encoding, record.question, **passes, **settings)
-        gained = reward(
-            torch.tensor(answer_correctness(answer.text, record.answers)),
-            fetched=answer.fetch.budget,
-            budget=AUTO_PASSES * answer.passes[0].fetch.budget,
-            passes=len(answer.passes),
-            weights=RewardWeights(**self.rewards),
-        )
-        return float(gained)
+        weights, budget = RewardWeights(**self.rewards), AUTO_PASSES * answer.passes[0].fetch.budget
+        correctness = answer_correctness(answer.text, record.answers)
+        saved = 1 - answer.fetch.budget / max(1, budget)
+        return weights.correctness * correctness + weights.efficiency * saved + weights.passes / len(answer.passes)

@@ -27,7 +27,7 @@ from ..files import check_types, write_text
 from ..modeling.checks import Registry
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import ArrCocProcessor
-from .attention import all_eager_attention
+from .attention import eager_attention
 from .checkpoints import load_state, save_state
 from .optimizers import OPTIMIZERS, warmup_cosine
 
@@ -149,8 +149,8 @@ class Loop:
     Attributes:
         module: all that is trained; its state and the optimiser's make a checkpoint.
         optimizer: of its parameters, see `OPTIMIZERS`.
-        path: the checkpoint, written at every measurement; a killed run resumes from it. Losses and measurements are
-            written beside it too, to `*.jsonl`, a line of {"step": ..., name: value} each.
+        folder: of checkpoints, written at every measurement; a killed run resumes from the newest. Losses and
+            measurements are written beside it, to `*.jsonl`, a line of {"step": ..., name: value} each.
         steps, warmup: of the schedule.
         evaluate_every: steps between measurements; there is one before the first step too.
         bf16: compute in bfloat16 where autocast allows it; weights and optimiser stay in float32.
@@ -159,7 +159,7 @@ class Loop:
     name: str
     module: nn.Module
     optimizer: torch.optim.Optimizer
-    path: Path
+    folder: Path
     steps: int
     warmup: int
     evaluate_every: int
@@ -168,40 +168,30 @@ class Loop:
 
     def __post_init__(self) -> None:
         self.schedule = warmup_cosine(self.optimizer, steps=self.steps, warmup=self.warmup)
-        self._curve = self.path.with_suffix(".jsonl")
+        self._curve: list[dict[str, float]] = []
         self._sums: dict[str, list[float]] = defaultdict(list)
 
     def resume(self) -> int:
-        """Loads the checkpoint and returns the step it was written at; 0 where there is none.
+        """Loads the newest checkpoint and returns its step; 0 where there is none.
 
         Raises:
-            ValueError: an earlier version, which kept no schedule, began the run and did not finish it; a checkpoint of
-                something else; damaged checkpoints and none that is whole.
+            ValueError: a checkpoint of something else, or damaged checkpoints and none that is whole.
         """
-        state = load_state(self.path)
+        state = load_state(self.folder)
         if state is None:
-            self._cut_curve(-1)
             return 0
         try:
-            step = self._load(state)
-        except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+            step, self._curve = int(state["step"]), [*state["curve"]]
+            for name, part in self._parts().items() if step < self.steps else [("weights", self.module)]:
+                part.load_state_dict(state[name])
+        except (KeyError, TypeError, AttributeError, RuntimeError, ValueError) as error:
             received = " ".join(str(error).split())
-            raise ValueError(f"{self.path}: expected a checkpoint of this stage and model; got {received}") from error
-        if step < self.steps:
-            self._cut_curve(step)
+            raise ValueError(f"{self.folder}: expected a checkpoint of this stage and model; got {received}") from error
         return step
 
-    def _load(self, state: Mapping[str, Any]) -> int:
-        """Takes over what a checkpoint holds; returns its step."""
-        step = int(state["step"])
-        self.module.load_state_dict(state["weights"])
-        if step < self.steps:
-            if "schedule" not in state:
-                received = f"one without, of an earlier version, at step {step}"
-                raise ValueError(f"{self.path}: expected a checkpoint with its learning-rate schedule; got {received}")
-            self.optimizer.load_state_dict(state["optimizer"])
-            self.schedule.load_state_dict(state["schedule"])
-        return step
+    def _parts(self) -> dict[str, Any]:
+        """All that a checkpoint holds the state of."""
+        return {"weights": self.module, "optimizer": self.optimizer, "schedule": self.schedule}
 
     def run(
         self,
@@ -228,7 +218,8 @@ class Loop:
                 logger.info(f"{self.name} step {done}/{self.steps}: {left}")
             if done % self.evaluate_every == 0 or done == self.steps:
                 self._measure(done, measure)
-                self._save(done)
+                state = {name: part.state_dict() for name, part in self._parts().items()}
+                save_state(self.folder, done, {**state, "curve": self._curve})
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(next(self.module.parameters()).device.type, torch.bfloat16, enabled=self.bf16)
@@ -264,26 +255,10 @@ class Loop:
         self._append(step, {f"held out, {name}": score for name, score in scores.items()})
         logger.info(f"{self.name} step {step}/{self.steps}, held out: {_listed(scores)}")
 
-    def _save(self, step: int) -> None:
-        parts: dict[str, Any] = {"weights": self.module, "optimizer": self.optimizer, "schedule": self.schedule}
-        save_state(self.path, {**{name: part.state_dict() for name, part in parts.items()}, "step": step})
-
     def _append(self, step: int, numbers: Mapping[str, float]) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self._curve.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps({"step": step, **numbers}) + "\n")
-
-    def _cut_curve(self, step: int) -> None:
-        """Removes the lines behind `step`, which a killed run wrote and which are written again."""
-        if self._curve.exists():
-            lines = self._curve.read_text(encoding="utf-8").splitlines(keepends=True)
-            whole = [line for line in lines if line.endswith("\n")]  # the last one may have been cut off
-            try:
-                before = [line for line in whole if json.loads(line)["step"] <= step]
-            except (ValueError, KeyError, TypeError) as error:
-                expected = 'a line of {"step": ..., name: value} each (it can be removed)'
-                raise ValueError(f"{self._curve}: expected {expected}; got {error}") from error
-            write_text(self._curve, "".join(before))
+        self._curve.append({"step": step, **{name: float(number) for name, number in numbers.items()}})
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        write_text(self.folder.with_suffix(".jsonl"), "".join(f"{json.dumps(line)}\n" for line in self._curve))
 
 
 def _listed(numbers: Mapping[str, float]) -> str:
@@ -381,7 +356,7 @@ class ScratchStage(Stage):
     """
 
     name: ClassVar[str]
-    """Of the checkpoint's file and in the log."""
+    """Of the folder of checkpoints and in the log."""
     from_scratch: ClassVar[bool] = True
     writes_out: ClassVar[bool] = True
     """Whether attention is explicit, which is faster on a CPU than PyTorch's own for short prompts."""
@@ -412,7 +387,7 @@ class ScratchStage(Stage):
         task = self.task(run)
         optimizer = OPTIMIZERS[self.optimizer](task.groups(), self.weight_decay, task.module)
         schedule = (self.steps, self.warmup, self.evaluate_every)
-        loop = Loop(self.name, task.module, optimizer, folder / f"{self.name}.pt", *schedule, self.bf16)
+        loop = Loop(self.name, task.module, optimizer, folder / self.name, *schedule, self.bf16)
         first = loop.resume()
         if first < self.steps:
             batches = prefetched(task.pages(first), self.workers)
@@ -422,6 +397,6 @@ class ScratchStage(Stage):
                 for part in parts:
                     yield {name: value / len(parts) for name, value in task.losses(step, part).items()}
 
-            with all_eager_attention(run.model) if self.writes_out else nullcontext():
+            with eager_attention(run.model.model.language_model) if self.writes_out else nullcontext():
                 loop.run(first, losses, task.measure)
         task.finish(run)

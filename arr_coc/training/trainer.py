@@ -9,23 +9,19 @@ Notation: B prompts, S their length, I image slots (one per prompt here), N patc
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Sampler
 from transformers import Trainer
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, TrainOutput, rotate_checkpoints
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, rotate_checkpoints
 
 from ..files import disk_faults
 from ..loading import refused
 from ..modeling.allocators import tier_sizes
-from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.fetcher import FetchChoices
 from ..modeling.image_encoding import ImageEncoding
 from ..modeling.modeling_arr_coc import ArrCocOutput
@@ -54,72 +50,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class StepSampler(Sampler[int]):
-    """Numbers of `items` records for a whole run: epoch after epoch, each in an order drawn from (seed, epoch).
-
-    Trainer sees a run as one epoch of this length, so the place in the data follows from the step alone, and processes
-    that share these numbers take the same records per step as a single process.
-    """
-
-    def __init__(self, items: int, *, draws: int, seed: int) -> None:
-        if items < 1:
-            raise ValueError(f"data: expected at least 1 record to train on; got {items}")
-        self.items, self.draws, self.seed = items, draws, seed
-
-    def __len__(self) -> int:
-        return self.draws
-
-    def __iter__(self) -> Iterator[int]:
-        for start in range(0, self.draws, self.items):
-            generator = torch.Generator().manual_seed((self.seed * 1_000_003 + start // self.items) % 2**63)
-            yield from torch.randperm(self.items, generator=generator)[: self.draws - start].tolist()
-
-
-@dataclass(frozen=True)
-class Draw:
-    """How a step fetches: `strategy`, and K as `num_fetched` per image slot."""
-
-    strategy: str
-    num_fetched: int
-
-
-@dataclass(frozen=True)
-class Mix:
-    """Probabilities of strategies (None: the model's own) and budgets; weights need not sum to 1.
-
-    Raises:
-        ValueError: no weights, or one that is not positive.
-    """
-
-    strategies: Mapping[str, float] | None
-    budgets: Mapping[str | int, float]
-
-    def __post_init__(self) -> None:
-        given: dict[str, Mapping[Any, float]] = {} if self.strategies is None else {"strategies": self.strategies}
-        for name, weights in {**given, "budgets": self.budgets}.items():
-            numbers = isinstance(weights, Mapping) and all(isinstance(w, int | float) for w in weights.values())
-            if not numbers or not weights or min(weights.values()) < 0 or sum(weights.values()) <= 0:
-                raise ValueError(f"{name}: expected a mapping of names to weights, one above 0; got {weights!r}")
-
-    def draw(self, seed: int, step: int, config: ArrCocConfig) -> Draw:
-        """The draw of step `step` of a run with this seed."""
-        generator = torch.Generator().manual_seed((seed * 1_000_003 + step) % 2**63)
-        strategies = self.strategies or {config.fetcher_config.strategy: 1.0}
-        strategy, budget = _drawn(strategies, generator), _drawn(self.budgets, generator)
-        return Draw(strategy, config.vision_tokens(budget=budget, strategy=strategy)[1])
-
-    def largest(self, config: ArrCocConfig) -> int:
-        """The largest K that may be drawn: each batch needs as many placeholders."""
-        return max(config.vision_tokens(budget=budget, strategy="random")[1] for budget in self.budgets)
-
-
-def _drawn(weights: Mapping[Any, float], generator: torch.Generator) -> Any:
-    """A key, drawn by weight, from the sorted keys, so that the mapping's order has no effect."""
-    names = sorted(weights, key=str)
-    shares = torch.tensor([float(weights[name]) for name in names])
-    return names[int(torch.multinomial(shares, 1, generator=generator))]
-
-
 _ALIGNED = ("attention_mask", "query_mask", "position_ids", "labels")
 """Tensors of a batch that are aligned with `input_ids`."""
 _TAUGHT = ("labels", "relevance_targets", "retained")
@@ -138,9 +68,10 @@ class ArrCocTrainer(Trainer):
 
     def __init__(self, *args: Any, phase: "Phase", cached: CachedEncoder | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.weights = phase.loss_weights()
+        self.compute_metrics = lambda rows: summary(torch.from_numpy(rows.predictions), self.weights)
         self.cached = cached
         self.phase = phase
-        self.weights = phase.loss_weights()
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
             for name, used in (("cache", cached is not None), ("reinforcement", self.weights["reinforcement"] > 0)):
                 if used:
@@ -160,10 +91,21 @@ class ArrCocTrainer(Trainer):
 
     # ---- data and optimiser
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        """Numbers of records for a whole run: epoch after epoch, each in an order drawn from (seed, epoch).
+
+        Trainer sees a run as one epoch of this length, so the place in the data follows from the step alone, and
+        processes that share these numbers take the same records per step as a single process.
+        """
         data: Any = self.train_dataset if train_dataset is None else train_dataset
+        if not len(data):
+            raise ValueError("data: expected at least 1 record to train on; got 0")
         per_step = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
-        return StepSampler(len(data), draws=per_step * self.args.max_steps, seed=self.args.seed)
+        draws, numbers = per_step * self.args.max_steps, list[int]()
+        for epoch in range(-(-draws // len(data))):
+            generator = torch.Generator().manual_seed((self.args.seed * 1_000_003 + epoch) % 2**63)
+            numbers += torch.randperm(len(data), generator=generator).tolist()
+        return numbers[:draws]
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """The configured optimiser over one group per trained part: see `optimizers.parameter_groups`."""
@@ -192,13 +134,13 @@ class ArrCocTrainer(Trainer):
     ) -> Any:
         """The weighted sum of the losses, each divided by its count over the whole step."""
         config = base_model(self.model).config
-        draw = self.phase.mix.draw(self.args.seed, self.state.global_step, config)
+        strategy, num_fetched = self.phase.draw(self.state.global_step, config)
         learns = any(parameter.requires_grad for parameter in base_model(self.model).model.fetcher.scorers.parameters())
         attended = self._attended(model, inputs) if learns and self.weights["distillation"] else None
-        batch = self._trimmed(inputs, draw.num_fetched)
-        before = self._before(model, batch, draw.strategy) if learns and self.weights["retention"] else None
+        batch = self._trimmed(inputs, num_fetched)
+        before = self._before(model, batch, strategy) if learns and self.weights["retention"] else None
         compared = learns and any(self.weights[name] for name in ("relevance", "distillation", "retention"))
-        output = self._run(model, batch, draw.strategy, self.phase.allocator, scores=compared)
+        output = self._run(model, batch, strategy, self.phase.allocator, scores=compared)
         terms = loss_terms(
             output,
             batch,
@@ -207,7 +149,7 @@ class ArrCocTrainer(Trainer):
             target_tokens=config.vision_tokens()[1] if self.phase.target_tokens is None else self.phase.target_tokens,
             text_statistics=self.text_statistics,
             attended=attended,
-            by_tier=self._answer_by_tier(model, inputs, draw) if self.weights["tiers"] else None,
+            by_tier=self._answer_by_tier(model, inputs, strategy, num_fetched) if self.weights["tiers"] else None,
             before=before,
         )
         if self.weights["reinforcement"]:
@@ -287,13 +229,13 @@ class ArrCocTrainer(Trainer):
             return self._run(model, batch, strategy, self.phase.allocator).scores
 
     @torch.no_grad()
-    def _answer_by_tier(self, model: nn.Module, inputs: Mapping[str, Any], draw: Draw) -> Tensor:
+    def _answer_by_tier(self, model: nn.Module, inputs: Mapping[str, Any], strategy: str, num_fetched: int) -> Tensor:
         """[I, T] summed cross-entropy of each answer with the fetched tokens of each tier, none more than drawn."""
-        sizes = tier_sizes(base_model(self.model).config.vision_config.num_patches, draw.num_fetched).tolist()
+        sizes = tier_sizes(base_model(self.model).config.vision_config.num_patches, num_fetched).tolist()
         losses = {}
         for size in sorted(set(sizes)):
             batch = self._trimmed(inputs, size)
-            output = self._run(model, batch, draw.strategy, "topk", scores=False)
+            output = self._run(model, batch, strategy, "topk", scores=False)
             assert output.logits is not None
             losses[size] = token_losses(output.logits, batch["labels"])[0].sum(1)
         return torch.stack([losses[size] for size in sizes], 1)
@@ -328,32 +270,16 @@ class ArrCocTrainer(Trainer):
 
     # ---- evaluation
 
-    def evaluation_loop(
-        self,
-        dataloader: DataLoader,
-        description: str,
-        prediction_loss_only: bool | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-    ) -> EvalLoopOutput:
-        """Measures every item once, whatever the number of processes: see `measures.item_measures`."""
-        model = self.model_wrapped
-        if model is self.model and not self.is_in_train:
-            model = self.accelerator.prepare_model(model, evaluation_mode=True)
-        model.eval()
-        config, rows = base_model(self.model).config, []
-        draw = Draw(config.fetcher_config.strategy, config.vision_tokens()[1])  # the model's own
-        for inputs in dataloader:
-            inputs = self._prepare_inputs(inputs)
-            batch = self._trimmed(inputs, draw.num_fetched)
-            with torch.no_grad(), self.compute_loss_context_manager():
-                output = self._run(model, batch, draw.strategy, self.phase.allocator)
-                measures = item_measures(output, batch, positive_weight=config.relevance_positive_weight)
-            rows.append(self.accelerator.gather_for_metrics(measures))
-            self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
-        measures = torch.cat(rows).cpu()
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in summary(measures, self.weights).items()}
-        return EvalLoopOutput(predictions=np.empty(0), label_ids=None, metrics=metrics, num_samples=len(measures))
+    def prediction_step(
+        self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: Any = None
+    ) -> tuple[None, Tensor, Tensor]:
+        """The measurements of each item of a batch, in place of logits: see `losses.item_measures`."""
+        config, inputs = base_model(self.model).config, self._prepare_inputs(inputs)
+        batch = self._trimmed(inputs, config.vision_tokens()[1])  # strategy and budget are the model's own
+        with torch.no_grad(), self.compute_loss_context_manager():
+            output = self._run(model, batch, config.fetcher_config.strategy, self.phase.allocator)
+            measures = item_measures(output, batch, positive_weight=config.relevance_positive_weight)
+        return None, measures, measures[:, 0]
 
     # ---- checkpoints
 

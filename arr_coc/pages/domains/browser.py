@@ -9,7 +9,7 @@ elements with the attribute `data-text` are returned: a heading, labels and valu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -21,9 +21,9 @@ from ..fonts import FontFace, find_fonts, pick_face
 from ..splits import Split
 from .chromium import shared_browser
 from .document import Document, Entry, ask_each
-from .domain import Layouts, Page, register
+from .domain import Page, layouts_of, register
 from .glyphs import CONTRAST, MAX_FONT, MIN_FONT, Glyph, check_page, text_unit
-from .rasterising import Colour, Palette, degrade, sample_palette
+from .rasterising import Palette, degrade, sample_palette
 from .values import FIELDS, made_up_word, pick, sample_pairs
 
 Arrangement = Literal["table", "spread", "inline", "stacked"]
@@ -47,9 +47,12 @@ def _layout(text: str) -> HtmlLayout:
     return HtmlLayout(arrangement, int(columns), lines)  # type: ignore[arg-type]
 
 
-LAYOUTS = Layouts.of_words("browser", _layout)
-STACKED = LAYOUTS.only(lambda layout: layout.arrangement == "stacked")
+LAYOUTS = layouts_of("browser", _layout)
+STACKED = {
+    split: {name: each for name, each in own.items() if each.arrangement == "stacked"} for split, own in LAYOUTS.items()
+}
 """The layouts in which labels are above their values."""
+_CSS = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,8 @@ def make_html(
 
     mark = ":" if style.colon else ""
     texts = [(text(label + mark, "label"), text(value, "value")) for label, value in fields]
-    heading = f"<header>{text(title, 'heading')}</header>" if title else ""
+    band = ' class="band"' if style.band else ""
+    heading = f"<header{band}>{text(title, 'heading')}</header>" if title else ""
     rows = "".join(f"<div>{label} {value}</div>" for label, value in texts)
     if layout.arrangement == "table":  # fields run along the rows
         cells = [f"<th>{label}</th><td>{value}</td>" for label, value in texts]
@@ -139,51 +143,32 @@ def make_html(
         f'@font-face{{font-family:"{role}";src:url("{Path(getattr(style, role).path).as_uri()}")}}'
         for role in ("label", "value", "heading")
     )
-    head = f"<head><style>{faces}{_common_css(style, pixels)}{_layout_css(layout, style)}</style></head>"
-    return head + f"<body>{heading}<main>{rows}</main></body>"
+    variables = "".join(f"--{name}:{value};" for name, value in _variables(layout, style, pixels).items())
+    head = f"<head><style>{faces}:root{{{variables}}}{_CSS}</style></head>"
+    return head + f'<body>{heading}<main class="{layout.arrangement} {layout.lines}">{rows}</main></body>'
 
 
-def _common_css(style: HtmlStyle, pixels: float) -> str:
-    paper, ink, value = (_css(colour) for colour in (style.palette.paper, style.palette.label, style.palette.value))
-    above, beside = style.padding
-    band = f"background:{ink};color:{paper};border-radius:{style.radius}rem" if style.band else f"color:{ink}"
-    return f"""
-html{{font-size:{pixels}px;background:{paper}}}
-*{{box-sizing:border-box}}
-body{{margin:{style.margin}rem;font-synthesis:none;font-variant-ligatures:none;white-space:nowrap;line-height:{style.line}}}
-header{{padding:{above}rem {beside}rem;margin-bottom:{2 * above}rem;{band}}}
-.heading{{font-family:"heading";font-size:{style.heading_size}rem}}
-.label{{font-family:"label";font-size:{style.label_size}rem;letter-spacing:{style.label_spacing}em;color:{ink}}}
-.value{{font-family:"value";letter-spacing:{style.value_spacing}em;color:{value}}}
-th,td,main>div{{padding:{above}rem {beside}rem;text-align:left;font-weight:normal}}
-"""
-
-
-def _layout_css(layout: HtmlLayout, style: HtmlStyle) -> str:
-    border = f"{style.width}px solid {_css(style.palette.rule)}"
-    paper = np.array(style.palette.paper)
-    shade = paper + 0.12 * (np.array(style.palette.rule) - paper)
-    rows = "tr" if layout.arrangement == "table" else "main>div"
-    lines = {
-        "none": "",
-        "rows": f"{rows}{{border-bottom:{border}}}",
-        "dashed": f"{rows}{{border-bottom:{border.replace('solid', 'dashed')}}}",
-        "grid": f"th,td{{border:{border}}}",
-        "frame": f"main{{border:{border};border-radius:{style.radius}rem}}",
-        "zebra": f"{rows}:nth-child(odd){{background:{_css(shade)}}}",
-        "cards": f"{rows}{{border:{border};border-radius:{style.radius}rem}}",
-    }[layout.lines]
-    columns = f"display:grid;grid-template-columns:repeat({layout.columns},1fr);column-gap:{style.gap}rem"
-    spaced = f";row-gap:{style.padding[0]}rem" if layout.lines == "cards" else ""
+def _variables(layout: HtmlLayout, style: HtmlStyle, pixels: float) -> dict[str, str]:
+    """The variables of page.css."""
+    palette, (above, beside) = style.palette, style.padding
+    paper, rule = np.array(palette.paper), np.array(palette.rule)
+    shade = paper + 0.12 * (rule - paper)
+    colours = {"paper": paper, "ink": palette.label, "value": palette.value, "rule": rule, "shade": shade}
+    rem = {"margin": style.margin, "above": above, "beside": beside, "gap": style.gap, "radius": style.radius}
+    rem |= {"heading-size": style.heading_size, "label-size": style.label_size}
     return {
-        "table": "table{border-collapse:collapse;width:100%}",
-        "spread": f"main{{{columns}}}main>div{{display:flex;justify-content:space-between;column-gap:{style.gap}rem}}",
-        "inline": f"main{{{columns}}}",
-        "stacked": f"main{{{columns}{spaced}}}main>div>span{{display:block;width:fit-content}}",
-    }[layout.arrangement] + lines
+        **{name: _css(np.array(colour)) for name, colour in colours.items()},
+        **{name: f"{length}rem" for name, length in rem.items()},
+        "label-spacing": f"{style.label_spacing}em",
+        "value-spacing": f"{style.value_spacing}em",
+        "line": f"{style.line}",
+        "pixels": f"{pixels}px",
+        "width": f"{style.width}px",
+        "columns": f"{layout.columns}",
+    }
 
 
-def _css(colour: Colour | np.ndarray) -> str:
+def _css(colour: np.ndarray) -> str:
     return f"rgb({','.join(str(min(255, max(0, round(part)))) for part in colour)})"
 
 
@@ -200,7 +185,11 @@ _DEGRADED = 0.5  # share of training pages with noise, bent letters and so on; o
 
 
 def render_browser(
-    rng: np.random.Generator, *, size: int = 256, split: Split = "train", layouts: Layouts[HtmlLayout] = LAYOUTS
+    rng: np.random.Generator,
+    *,
+    size: int = 256,
+    split: Split = "train",
+    layouts: Mapping[Split, Mapping[str, HtmlLayout]] = LAYOUTS,
 ) -> Document:
     """A page of 4 or more fields with values, rendered by a browser, square, of `size` px.
 
@@ -211,7 +200,8 @@ def render_browser(
     check_page(size, split)
     browser, unit = shared_browser(), text_unit(size)
     for _ in range(_TRIALS):
-        layout_name, layout = layouts.draw(rng, split)
+        layout_name = pick(rng, list(layouts[split]))
+        layout = layouts[split][layout_name]
         style = sample_html_style(rng, split)
         most = min(len(FIELDS), round(_MAX_ENTRIES * max(1.0, size / 256 / unit)))
         pairs = sample_pairs(rng, int(rng.integers(_MIN_ENTRIES, most + 1)), split=split)

@@ -15,7 +15,7 @@ from PIL import Image
 from ...modeling.image_processing_arr_coc import Box
 from ..page import Question
 from ..splits import Split, part
-from .domain import Layouts, Page, register
+from .domain import Page, layouts_of, register
 from .glyphs import CONTRAST, MAX_FONT, MIN_FONT, Glyph, Styles, check_page, sample_pen, sample_styles, write
 from .rasterising import Ink, Ruler, compose, sample_palette
 from .values import FIELDS, TITLES, ask, made_up_word, pick, sample_pairs
@@ -53,7 +53,8 @@ def _layout(text: str) -> DocumentLayout:
     return DocumentLayout(placement, **dict.fromkeys(parts, True))  # type: ignore[arg-type]
 
 
-LAYOUTS = Layouts.of_words("document", _layout, {"left": 4.0, "spaced": 4.0, "right": 4.0})  # mostly plain pages
+LAYOUTS = layouts_of("document", _layout)
+_PLAIN = ("left", "spaced", "right")  # layouts that come up four times as often as others
 
 
 @dataclass(frozen=True)
@@ -276,9 +277,11 @@ def render_document(
     check_page(size, split)
     if len(set(fields)) < _MIN_ENTRIES:
         raise ValueError(f"fields: expected at least {_MIN_ENTRIES} distinct names; got {list(fields)}")
-    pen = sample_pen(rng, split)
+    pen, layouts = sample_pen(rng, split), LAYOUTS[split]
+    weights = np.array([4.0 if name in _PLAIN else 1.0 for name in layouts])
     while True:
-        layout_name, layout = LAYOUTS.draw(rng, split)
+        layout_name = list(layouts)[int(rng.choice(len(layouts), p=weights / weights.sum()))]
+        layout = layouts[layout_name]
         styles = sample_styles(rng, pen, size, split)
         said = sample_pairs(rng, int(rng.integers(_MIN_ENTRIES, _MAX_ENTRIES + 1)), split=split, fields=fields)
         labels = cased(rng, [field for field, _ in said])
@@ -310,13 +313,8 @@ def render_document(
 
 
 @register("document")
-def draw_document(rng: np.random.Generator, size: int, split: Split) -> Page:
+def draw_document(rng: np.random.Generator, size: int, split: Split, fields: Sequence[str] = FIELDS) -> Page:
     """A page of `render_document` with one question about each field."""
-    return draw_fields(rng, size, split, FIELDS)
-
-
-def draw_fields(rng: np.random.Generator, size: int, split: Split, fields: Sequence[str]) -> Page:
-    """`draw_document` with other names of fields."""
     return ask_each(rng, render_document(rng, size=size, split=split, fields=fields), split, fields)
 
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
-from typing import Generic, TypeVar
+from typing import TypeVar
 
-import numpy as np
 from PIL import Image
 
 from ...modeling.checks import Registry
 from ..page import Question
 from ..splits import Split
 from .glyphs import Glyph
-from .values import WORDS, pick
+from .values import WORDS
 
 CHARACTERS = {"under 120": 120, "120 to 299": 300, "300 or more": inf}
 """Kinds of pages by number of characters, with exclusive upper limits."""
@@ -49,51 +48,16 @@ class Page:
 Layout = TypeVar("Layout")
 
 
-@dataclass(frozen=True)
-class Layouts(Generic[Layout]):
-    """The named layouts of a domain's pages. Training and validation have other layouts than the test split.
-
-    Attributes:
-        train, test: layouts by name; no name is in both.
-        weights: relative frequencies of layouts, 1 by default.
-    """
-
-    train: Mapping[str, Layout]
-    test: Mapping[str, Layout]
-    weights: Mapping[str, float] = field(default_factory=dict)
-
-    @classmethod
-    def of_words(
-        cls, domain: str, parse: Callable[[str], Layout], weights: Mapping[str, float] | None = None
-    ) -> Layouts[Layout]:
-        """The layouts of a domain in words.txt, each `name=words`."""
-        items = (WORDS[f"{split} layouts of {domain}"] for split in ("train", "test"))
-        train, test = ({name: parse(text) for name, text in (item.split("=") for item in own)} for own in items)
-        return cls(train, test, weights or {})
-
-    def of(self, split: Split) -> Mapping[str, Layout]:
-        """The layouts of a split."""
-        return self.test if split == "test" else self.train
-
-    def only(self, chosen: Callable[[Layout], bool]) -> Layouts[Layout]:
-        """The layouts for which `chosen` is true."""
-        train, test = ({name: each for name, each in own.items() if chosen(each)} for own in (self.train, self.test))
-        return Layouts(train, test)
-
-    def draw(self, rng: np.random.Generator, split: Split) -> tuple[str, Layout]:
-        """A layout of the split and its name."""
-        layouts = self.of(split)
-        names = list(layouts)
-        if not self.weights:
-            name = pick(rng, names)
-        else:
-            weights = np.array([self.weights.get(name, 1.0) for name in names])
-            name = names[int(rng.choice(len(names), p=weights / weights.sum()))]
-        return name, layouts[name]
+def layouts_of(domain: str, parse: Callable[[str], Layout]) -> dict[Split, dict[str, Layout]]:
+    """By split, a domain's layouts of words.txt by name, each `name=words`. Those of the test split are its own."""
+    items = (WORDS[f"{split} layouts of {domain}"] for split in ("train", "test"))
+    train, test = ({name: parse(text) for name, text in (item.split("=") for item in own)} for own in items)
+    return {"train": train, "validation": train, "test": test}
 
 
-Draw = Callable[[np.random.Generator, int, Split], Page]
-"""Draws a page: `draw(rng, size, split)`; `size` is its longer side, px; `rng` is the only source of randomness."""
+Draw = Callable[..., Page]
+"""Draws a page: `draw(rng, size, split)`; `size` is its longer side, px; `rng` is the only source of randomness.
+That of `document` takes `fields` too, the names to draw from."""
 
 
 @dataclass(frozen=True)

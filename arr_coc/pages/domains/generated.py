@@ -6,16 +6,17 @@ such pages with questions of each kind of `arr_coc.pages.line_questions` beside 
 """
 
 from dataclasses import replace
-from importlib import import_module
 from random import Random
-from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from ...modeling.image_processing_arr_coc import Box
+from .. import generating
+from ..line_questions import by_kind
 from ..page import TextPage
 from ..splits import Split
+from ..wear import wear
 from .domain import Page, register
 
 WORN = 0.5
@@ -29,29 +30,20 @@ def draw(rng: np.random.Generator, size: int, split: Split) -> Page:
     Raises:
         ValueError: the packages of the extra "train", whose words it uses, are not installed.
     """
-    return _page(rng, size, _module("generator").draw_page(rng, split))
+    return _page(rng, size, generating().draw_page(rng, split))
 
 
 @register("question_kinds", square=False)
 def draw_question_kinds(rng: np.random.Generator, size: int, split: Split) -> Page:
     """`draw` with questions of each kind, which are the first ones. Raises the same error."""
-    page = _module("generator").draw_page(rng, split)
-    questions = _module("line_questions").by_kind(Random(int(rng.integers(2**63))), page, split)
+    page = generating().draw_page(rng, split)
+    questions = by_kind(Random(int(rng.integers(2**63))), page, split)
     return _page(rng, size, replace(page, questions=questions))
-
-
-def _module(name: str) -> Any:
-    try:
-        return import_module(f"arr_coc.pages.{name}")
-    except ImportError as error:
-        raise ValueError(
-            f'domain: expected the packages of generated pages (pip install "arr-coc[train]"); got {error}'
-        ) from error
 
 
 def _page(rng: np.random.Generator, size: int, page: TextPage) -> Page:
     if rng.random() < WORN:
-        page = _module("wear").wear(rng, page)
+        page = wear(rng, page)
     assert page.image is not None, "draw_page draws"
     scale = size / max(page.size)
     image = page.image.resize([max(1, round(side * scale)) for side in page.size], Image.Resampling.LANCZOS)

@@ -9,7 +9,7 @@ import io
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from statistics import NormalDist
 
 import numpy as np
@@ -79,28 +79,14 @@ class TextStyle:
 
     def advances(self, text: str) -> np.ndarray:
         """Right ends of the characters' advance cells from the start of the text, px, float64 [len(text)]."""
-        widths = np.cumsum(self._char_widths(text))
+        widths = np.cumsum([*map(self.font.getlength, text)])
         if len(text) > 1 and not self.spacing:
             widths *= self.font.getlength(text) / max(widths[-1], 1e-6)  # distributes kerning, a fraction of a pixel
         return widths * (self.stretch / self.supersample) + self.spacing * np.arange(1, len(text) + 1)
 
     def width(self, text: str) -> float:
         """Advance width of a text without kerning, px."""
-        return sum(self._char_widths(text)) * self.stretch / self.supersample + self.spacing * len(text)
-
-    def _char_widths(self, text: str) -> list[float]:
-        font = self.font
-        known = _advances_of(self.face.path, font.size)
-        for char in text:
-            if char not in known:
-                known[char] = font.getlength(char)
-        return [known[char] for char in text]
-
-
-@lru_cache(maxsize=8192)
-def _advances_of(path: str, pixels: float) -> dict[str, float]:
-    """A table of the advances of a font at a size, filled by its user; it outlives the font in the cache of fonts."""
-    return {}
+        return sum(map(self.font.getlength, text)) * self.stretch / self.supersample + self.spacing * len(text)
 
 
 class Ink:

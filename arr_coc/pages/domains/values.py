@@ -20,7 +20,7 @@ _MADE_UP = 0.5  # share of training words and unknown fields that are in no pool
 _ONSETS, _VOWELS, _CODAS = WORDS["onset"], WORDS["vowel"], ("", "", "", *WORDS["coda"])
 
 
-def pick(rng: np.random.Generator, items: tuple[str, ...] | list[str] | str) -> str:
+def pick(rng: np.random.Generator, items: Sequence[str]) -> str:
     """One item, uniformly."""
     return items[int(rng.integers(len(items)))]
 
@@ -119,27 +119,14 @@ KIND_NAMES: tuple[str, ...] = tuple(KINDS)
 _TRAINED_KINDS = (*KIND_NAMES, *("name", "city", "company") * 2)
 """Kinds of values for training if any kind is possible; with more words, which a model tends to guess."""
 
-_PLAUSIBLE: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("total", "subtotal", "tax", "tip", "price"), ("amount",)),
-    "date": ("date",),
-    "time": ("time",),
-    "name": ("name",),
-    "city": ("city",),
-    "phone": ("phone",),
-    **dict.fromkeys(("code", "order", "invoice", "ticket", "batch", "lot", "serial", "model"), ("code", "number")),
-    **dict.fromkeys(("seat", "gate", "dock", "table", "room"), ("seat", "number")),
-    **dict.fromkeys(("flight", "train", "bus", "unit"), ("code", "seat", "number")),
-}
-
-
-def plausible_kinds(field: str) -> tuple[str, ...]:
-    """The plausible kinds of a field's value; fields without an entry have plain numbers."""
-    return _PLAUSIBLE.get(field, ("number",))
+_PLAUSIBLE = {name: kinds.split("/") for name, kinds in (item.split("=") for item in WORDS["plausible kinds"])}
 
 
 def sample_value(rng: np.random.Generator, field: str, *, split: Split) -> str:
     """A value for `field`: half of the time of a plausible kind, else of any kind, so that values cannot be guessed."""
-    kinds = plausible_kinds(field) if rng.random() < 0.5 else _TRAINED_KINDS if split == "train" else KIND_NAMES
+    kinds: Sequence[str] = _PLAUSIBLE.get(field, ["number"])
+    if rng.random() >= 0.5:
+        kinds = _TRAINED_KINDS if split == "train" else KIND_NAMES
     return KINDS[pick(rng, kinds)](rng, split)
 
 

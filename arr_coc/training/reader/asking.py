@@ -13,6 +13,7 @@ language model, V its vocabulary.
 
 import itertools
 from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -30,9 +31,9 @@ from arr_coc.pages.page import Question
 from arr_coc.pages.splits import Split
 
 from ..stages import STAGES, Run, ScratchStage, Task
-from .language_model import AdaptedModel, Again, PackedPage, PackedQuestions, Prompting, stacked
+from .language_model import AdaptedModel, PackedPage, PackedQuestions, PackedToken, Prompting, fetched_tokens, stacked
 from .pages import AskedPage, AskedPages, PageReader, Sources
-from .targets import PageTokens, base_mixture, page_tokens
+from .targets import page_tokens
 
 EVALUATED_PAGES = 100
 """Held-out pages that a measurement asks about."""
@@ -47,10 +48,13 @@ class AskingStage(ScratchStage):
         pages_per_step: pages of a step.
         questions: most questions about a page.
         worn: share of worn pages among those that are drawn.
-        mistakes: share of words that are read wrongly on pages that are not drawn, see `AskedPages`.
+        mistakes: share of the words that are read wrongly on pages that are not drawn, at most; the share of each page
+            is drawn from 0 on.
         real_folder: of real pages as text, see `arr_coc.data.real_pages`.
-        contrast, elsewhere: shares of pages whose questions have answers of one type, and of questions about other
-            pages, see `AskedPages`.
+        contrast: share of the pages whose questions have, as far as there are any, answers of one type, such as dates:
+            then the wording decides.
+        elsewhere: share of the questions about a drawn page that are about another one of its kind, and that this one
+            does not answer.
     """
 
     leaves_whole: ClassVar[bool] = False
@@ -92,19 +96,8 @@ class AskingTask(Task):
 
     def asked(self, sources: Sources, start: int = 0) -> AskedPages:
         """Pages of the sources with questions, from step `start` on."""
-        stage, trains = self.stage, sources.split == "train"
-        return AskedPages(
-            sources,
-            (stage.seed, *self.salt, not trains),
-            self.run,
-            pages=stage.pages_per_step,
-            questions=stage.questions,
-            wanted=self.asks,
-            mistakes=stage.mistakes,
-            start=start,
-            contrast=stage.contrast * trains,
-            elsewhere=stage.elsewhere * trains,
-        )
+        seed = (self.stage.seed, *self.salt, sources.split != "train")
+        return AskedPages(sources, seed, self.run, self.stage, self.asks, start)
 
 
 @STAGES.register("relevance")
@@ -165,7 +158,7 @@ class RelevanceTask(AskingTask):
         unseen = {}
         for name, source in self.sources("validation").each().items():
             pages = self.asked(source)
-            steps = max(1, EVALUATED_PAGES // len(self.stage.pages) // pages.pages)
+            steps = max(1, EVALUATED_PAGES // len(self.stage.pages) // self.stage.pages_per_step)
             unseen[name] = [page for number in range(steps) for page in pages.batch(number)]
         return unseen
 
@@ -271,7 +264,6 @@ class QuestionAnswering(AskingTask):
         return not self.stage.kinds or question.kind in self.stage.kinds
 
     def parts(self, batch: Sequence[AskedPage]) -> list[AskedPage]:
-        self.language.adapter.write()
         return [*batch]  # pages differ in length, and padding costs as much as tokens
 
     def losses(self, step: int, page: AskedPage) -> dict[str, Tensor]:
@@ -285,10 +277,8 @@ class QuestionAnswering(AskingTask):
         """Pages with their questions, as the model reads and fetches them."""
         return stacked([self._row(page, reads, only_readable) for page in pages]).to(self.run.device)
 
-    def _row(
-        self, page: AskedPage, reads: str, only_readable: bool
-    ) -> tuple[PackedPage, list[tuple[int, int, float]], list[str]]:
-        """A page with its questions, what its base tokens hold, and the kinds of question.
+    def _row(self, page: AskedPage, reads: str, only_readable: bool) -> PackedPage:
+        """A page with its questions.
 
         The questions share the tokens of the patches that are the most relevant for any of them. Each has those of its
         own `FOREMOST` most relevant patches once more, right before it.
@@ -298,42 +288,30 @@ class QuestionAnswering(AskingTask):
         """
         context = self.reading.context(page)
         assert context.pieces is not None
-        whole, questions = page_tokens(context.pieces[0]), page.questions
-        row, held = PackedPage(), []
-        row.add(self.prompting.before)
+        whole, row = page_tokens(context.pieces[0]), PackedPage()
+        row.add([*map(PackedToken, self.prompting.before)])
         if reads != "fetched":
-            held = self._add_base(row, whole)
+            row.add_base(whole, (whole.side // COMPRESSION, whole.side // COMPRESSION))
         if reads == "base":
-            row.ask(questions, self.prompting)
-            return row, held, [question.kind for question in questions]
+            row.ask(page.questions, self.prompting)
+            return row
         with torch.no_grad():
             relevance = self.scorer(context).sigmoid().cpu().numpy()[:, whole.patches]  # [Q, n]
         shown = np.zeros(len(whole.pieces), bool)
         shown[np.argsort(-relevance.max(0), kind="stable")[: self.budget]] = True
-        row.add_fetched(whole.only(shown))
-        again = []
-        for own in relevance:
-            best = foremost(whole.patches, own)
-            again.append(Again(whole.only(best), own[best]))
-        asked = list(zip(questions, again, strict=True))
+        row.add(fetched_tokens(whole.only(shown)))
+        best = [foremost(whole.patches, own) for own in relevance]
+        again = [fetched_tokens(whole.only(each), own[each]) for each, own in zip(best, relevance, strict=True)]
+        asked = list(zip(page.questions, again, strict=True))
         if only_readable:
             asked = [pair for pair in asked if self._readable(*pair)] or asked
         row.ask([question for question, _ in asked], self.prompting, [tokens for _, tokens in asked])
-        return row, held, [question.kind for question, _ in asked]
+        return row
 
-    def _readable(self, question: Question, again: Again) -> bool:
+    def _readable(self, question: Question, again: Sequence[PackedToken]) -> bool:
         """Whether the answer can be written from tokens right before the question."""
         wanted = set(self.prompting.answer(question.answers[0])[: -len(self.prompting.end)])
-        return question.kind != "detail" or wanted <= set(again.tokens.pieces.tolist())
-
-    def _add_base(self, row: PackedPage, page: PageTokens) -> list[tuple[int, int, float]]:
-        """Adds a token for each cell; returns the column of a token in the row, a wordpiece and its weight, of all."""
-        side, start = page.side // COMPRESSION, len(row.ids)
-        at = np.arange(side) * COMPRESSION + COMPRESSION // 2
-        half_rows, columns = np.repeat(2 * at, side), np.tile(at, side)
-        row.add([0] * side**2, half_rows=half_rows.tolist(), columns=columns.tolist(), kind="base")
-        cells, weights = base_mixture(page)
-        return list(zip((start + cells).tolist(), page.pieces.tolist(), weights.tolist(), strict=True))
+        return question.kind != "detail" or wanted <= {token.id for token in again}
 
     def embedded(self, batch: PackedQuestions) -> Tensor:
         """[P, S, D] float32."""
@@ -365,25 +343,16 @@ class QuestionAnswering(AskingTask):
         """Share of answers of which every token is the most probable one, by what is read, source and kind of
         question."""
         self.language.model.eval()
-        self.language.adapter.write()
-        scores: dict[str, float] = {}
+        right: defaultdict[str, list[bool]] = defaultdict(list)
         for (source, pages), reads in itertools.product(self._unseen.items(), self.stage.reads):
-            batches = [self.prompts([page], reads) for page in pages]
-            asked = [(batch, self.language.exact(self.embedded(batch), batch)) for batch in batches]
-            answers = [pair for batch, right in asked for pair in zip(batch.kinds, right, strict=True)]
-            scores |= by_kind(f"{source}, {reads}", answers)
+            for page in pages:
+                batch = self.prompts([page], reads)
+                for kind, hit in zip(batch.kinds, self.language.exact(self.embedded(batch), batch), strict=True):
+                    right[f"{source}, {reads}"].append(hit)
+                    right[f"{source}, {reads}, {kind}"].append(hit)
         self.language.model.train()
-        return scores
+        return {name: float(np.mean(hits)) for name, hits in sorted(right.items())}
 
     def finish(self, run: Run) -> None:
         self.language.leave(run)
         run.model.model.bridge.places.load_state_dict(self.places.state_dict())
-
-
-def by_kind(reads: str, answers: Sequence[tuple[str, bool]]) -> dict[str, float]:
-    """The share of right answers, by what is read and by kind of question."""
-    right: dict[str, list[bool]] = {}
-    for kind, hit in answers:
-        right.setdefault(f"{reads}, {kind}", []).append(hit)
-    shares = {name: float(np.mean(hits)) for name, hits in sorted(right.items())}
-    return {reads: float(np.mean([hit for _, hit in answers])), **shares}

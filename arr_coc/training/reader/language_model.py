@@ -1,7 +1,7 @@
 """The language model's side: prompts about pages, and the LoRA adapter that learns to read them.
 
-Several questions share a page's tokens: each sees the page and itself, as if it were asked alone. The adapter is
-trained in half precision and written to the files that PEFT reads it from.
+Several questions share a page's tokens: each sees the page and itself, as if it were asked alone. The adapter
+is written to the files that PEFT reads it from.
 
 Notation: P pages, S tokens of a page and the questions about it, D width of the language model, V its vocabulary.
 """
@@ -10,10 +10,11 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
@@ -94,101 +95,98 @@ class PackedQuestions:
         return replace(self, **{name: tensor.to(device) for name, tensor in tensors.items()})
 
 
-@dataclass(frozen=True)
-class Again:
-    """Fetched tokens of a page that one question has once more, right before it.
+class PackedToken(NamedTuple):
+    """A token of a prompt; the attributes are those of `PackedQuestions`."""
 
-    Attributes:
-        tokens: the wordpieces.
-        relevance: of each, as predicted.
-    """
+    id: int = 0
+    fetched: bool = False
+    base: bool = False
+    half_row: int = 0
+    column: int = 0
+    position: int = 0
+    question: int = -2
+    answer: bool = False
+    relevance: float = 0.0
 
-    tokens: PageTokens
-    relevance: np.ndarray
+
+def fetched_tokens(page: PageTokens, relevance: np.ndarray | None = None) -> list[PackedToken]:
+    """Wordpieces with their places, and their relevance as predicted, where a question has them right before it."""
+    relevance = np.zeros(len(page.pieces)) if relevance is None else relevance
+    columns = (each.tolist() for each in (page.pieces, page.half_rows, page.columns, relevance))
+    return [
+        PackedToken(piece, fetched=True, half_row=half_row, column=column, relevance=own)
+        for piece, half_row, column, own in zip(*columns, strict=True)
+    ]
 
 
 @dataclass
 class PackedPage:
-    """One page under construction: parallel lists, a value for each token."""
+    """One page under construction.
 
-    ids: list[int] = field(default_factory=list)
-    fetched: list[bool] = field(default_factory=list)
-    base: list[bool] = field(default_factory=list)
-    half_rows: list[int] = field(default_factory=list)
-    columns: list[int] = field(default_factory=list)
-    positions: list[int] = field(default_factory=list)
-    question: list[int] = field(default_factory=list)
-    answer: list[bool] = field(default_factory=list)
-    relevance: list[float] = field(default_factory=list)
+    Attributes:
+        tokens: of the page, then of its questions.
+        held: of base tokens: the number of a token, a wordpiece that it holds, and its weight.
+        kinds: of the questions.
+    """
 
-    def add(
-        self,
-        ids: Sequence[int],
-        *,
-        question: int = -1,
-        start: int | None = None,
-        answer: Sequence[bool] | None = None,
-        half_rows: Sequence[int] | None = None,
-        columns: Sequence[int] | None = None,
-        kind: str = "text",
-    ) -> None:
-        """Tokens of one sort behind those that are there."""
-        count, start = len(ids), len(self.ids) if start is None else start
-        self.ids += ids
-        self.fetched += [kind == "fetched"] * count
-        self.base += [kind == "base"] * count
-        self.half_rows += half_rows if half_rows is not None else [0] * count
-        self.columns += columns if columns is not None else [0] * count
-        self.positions += range(start, start + count)
-        self.question += [question] * count
-        self.answer += answer if answer is not None else [False] * count
-        self.relevance += [0.0] * count
+    tokens: list[PackedToken] = field(default_factory=list)
+    held: list[tuple[int, int, float]] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
 
-    def add_fetched(self, page: PageTokens, *, question: int = -1, start: int | None = None) -> None:
-        """Fetched tokens: wordpieces with their places."""
-        ids, half_rows, columns = (each.tolist() for each in (page.pieces, page.half_rows, page.columns))
-        self.add(ids, question=question, start=start, half_rows=half_rows, columns=columns, kind="fetched")
+    def add(self, tokens: Sequence[PackedToken], question: int = -1, start: int | None = None) -> None:
+        """Adds tokens of the page or of a question, at positions from `start` on, by default those behind the last."""
+        start = len(self.tokens) if start is None else start
+        self.tokens += [token._replace(position=start + n, question=question) for n, token in enumerate(tokens)]
+
+    def add_base(self, page: PageTokens, cells: tuple[int, int]) -> None:
+        """Adds a token for each of rows x columns cells: the mean of its wordpieces, at the middle of the cell."""
+        (rows, columns), side, start = cells, page.side, len(self.tokens)
+        heights, widths = (
+            ((np.arange(n) + 0.5) * length / n).astype(int).tolist()
+            for n, length in ((rows, 2 * side), (columns, side))
+        )
+        self.add([PackedToken(base=True, half_row=y, column=x) for y in heights for x in widths])
+        cell = page.half_rows * rows // (2 * side) * columns + page.columns * columns // side
+        weight = 1.0 / np.bincount(cell, minlength=rows * columns)[cell]
+        self.held += zip((start + cell).tolist(), page.pieces.tolist(), weight.tolist(), strict=True)
 
     def ask(
-        self, questions: Sequence[Question], prompting: Prompting, foremost: Sequence["Again"] | None = None
+        self,
+        questions: Sequence[Question],
+        prompting: Prompting,
+        foremost: Sequence[Sequence[PackedToken]] | None = None,
     ) -> None:
         """Adds questions and their answers, each behind the page as if it were the only one.
 
         `foremost`: for each the fetched tokens that come once more, right before it.
         """
-        end = len(self.ids)
+        end = len(self.tokens)
         for number, question in enumerate(questions):
-            start = end
-            if foremost is not None:
-                again, length = foremost[number], len(self.ids)
-                self.add_fetched(again.tokens, question=number, start=start)
-                self.relevance[length:] = again.relevance.tolist()
-                start += len(self.ids) - length
             before, answer = prompting.question(question.text), prompting.answer(question.answers[0])
             tells = [False] * (len(before) - 1) + [True] * len(answer) + [False]
-            self.add([*before, *answer], question=number, start=start, answer=tells)
+            told = [PackedToken(i, answer=own) for i, own in zip([*before, *answer], tells, strict=True)]
+            self.add([*(foremost[number] if foremost else ()), *told], number, end)
+            self.kinds.append(question.kind)
 
 
-def stacked(pages: Sequence[tuple[PackedPage, list[tuple[int, int, float]], list[str]]]) -> PackedQuestions:
+def stacked(pages: Sequence[PackedPage]) -> PackedQuestions:
     """Pages of different lengths as one batch, padded at the end."""
-    longest = max(len(row.ids) for row, _, _ in pages)
-
-    def padded(name: str, fill: float) -> Tensor:
-        rows = [getattr(row, name) for row, _, _ in pages]
-        return torch.tensor([[*row, *[fill] * (longest - len(row))] for row in rows])
-
-    held = [(page * longest + at, piece, w) for page, (_, found, _) in enumerate(pages) for at, piece, w in found]
+    longest = max(len(page.tokens) for page in pages)
+    padding = PackedToken()
+    rows = [[*page.tokens, *[padding] * (longest - len(page.tokens))] for page in pages]
+    names = {"id": "ids", "half_row": "half_rows", "column": "columns", "position": "positions"}
+    columns = {
+        names.get(name, name): torch.tensor([[token[place] for token in row] for row in rows])
+        for place, name in enumerate(PackedToken._fields)
+    }
+    held = [(number * longest + at, piece, w) for number, page in enumerate(pages) for at, piece, w in page.held]
     cells, pieces, weights = (list(column) for column in zip(*held, strict=True)) if held else ([], [], [])
-    columns = {name: padded(name, False) for name in ("fetched", "base", "answer")}
-    columns |= {name: padded(name, 0) for name in ("ids", "half_rows", "columns", "positions")}
-    columns["relevance"] = padded("relevance", 0.0)
     return PackedQuestions(
         **columns,
-        question=padded("question", -2),
         cells=torch.tensor(cells, dtype=torch.long),
         held=torch.tensor(pieces, dtype=torch.long),
         weights=torch.tensor(weights),
-        kinds=tuple(kind for _, _, kinds in pages for kind in kinds),
+        kinds=tuple(kind for page in pages for kind in page.kinds),
     )
 
 
@@ -212,41 +210,13 @@ def spans(batch: PackedQuestions) -> list[tuple[int, int]]:
     return list(itertools.pairwise([0, *starts.tolist(), batch.ids.shape[1]]))
 
 
-class Adapter(nn.Module):
-    """Float32 copies of an adapter that may compute in bfloat16, in whose rounding small steps would be lost.
-
-    Gradients go to the copies as they come, and `write` puts the copies' values into the adapter.
-    """
-
-    def __init__(self, model: PeftModel, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.working = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.masters = nn.ParameterList(nn.Parameter(each.detach().float().clone()) for each in self.working)
-        for each, master in zip(self.working, self.masters, strict=True):
-            each.data = each.data.to(dtype)
-            each.register_post_accumulate_grad_hook(lambda own, master=master: self._hand_over(own, master))
-
-    @staticmethod
-    def _hand_over(own: Tensor, master: nn.Parameter) -> None:
-        assert own.grad is not None
-        gradient = own.grad.float()
-        master.grad = gradient if master.grad is None else master.grad + gradient
-        own.grad = None
-
-    @torch.no_grad()
-    def write(self) -> None:
-        """The copies' values into the adapter."""
-        for each, master in zip(self.working, self.masters, strict=True):
-            each.copy_(master)
-
-
 class AdaptedModel:
     """A run's language model with a LoRA adapter: new, or as the run's stages have trained it so far.
 
     Args:
         run: whose language model it is; frozen, in `dtype`.
         rank: of a new adapter.
-        dtype: that all of it computes in.
+        dtype: of the model; the adapter's weights are in float32, in whose place small steps would be lost in rounding.
     """
 
     def __init__(self, run: Run, rank: int, dtype: torch.dtype) -> None:
@@ -256,15 +226,15 @@ class AdaptedModel:
         trained = dict(run.adapter)
         rank = next((len(weight) for name, weight in trained.items() if "lora_A" in name), rank)
         lora = LoraConfig(r=rank, lora_alpha=rank, target_modules="all-linear")
-        self.model = get_peft_model(decoder, lora, autocast_adapter_dtype=False)
+        self.model = get_peft_model(decoder, lora)
         if trained:
             set_peft_model_state_dict(self.model, trained)
-        self.adapter = Adapter(self.model, dtype)
+        self.adapter = nn.ParameterList(each for each in self.model.parameters() if each.requires_grad)
 
     def answers(self, embeds: Tensor, batch: PackedQuestions) -> tuple[Tensor, Tensor, Tensor]:
         """Logits [t, V] of all tokens of answers, the tokens [t], and the number of each one's question [t].
 
-        The batch's embeddings are [P, S, D]. The adapter is as it was last written (`Adapter.write`).
+        The batch's embeddings are [P, S, D].
         """
         written_out = self.model.config._attn_implementation == WRITTEN_OUT
         hidden = self.model(
@@ -288,7 +258,6 @@ class AdaptedModel:
 
     def leave(self, run: Run) -> None:
         """Hands the adapter to the run, whose model keeps its own language model: `arr-coc assemble` merges both."""
-        self.adapter.write()
         run.adapter = get_peft_model_state_dict(self.model)
         self.model.unload()
 

@@ -10,10 +10,9 @@ the features, M base tokens.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 from functools import lru_cache
-from importlib import import_module
 from math import isqrt
 from pathlib import Path
-from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -29,6 +28,7 @@ from arr_coc.modeling.checks import Registry
 from arr_coc.modeling.image_processing_arr_coc import Box, boxes_to_patches, fit_square, map_boxes, patches_of_placement
 from arr_coc.modeling.modeling_arr_coc import relevance_loss
 from arr_coc.modeling.scorers import EMPTY, FetchContext
+from arr_coc.pages import generating
 from arr_coc.pages.domains.document import render_document
 from arr_coc.pages.domains.glyphs import Glyph
 from arr_coc.pages.page import ABSENT, Line, Question, TextPage, told_apart
@@ -40,6 +40,10 @@ from ..stages import Batches, Run
 from .language_model import Prompting
 from .targets import LEADS, Print, Wordpieces, pixels, printed, read_without_pixels
 
+if TYPE_CHECKING:
+    from .asking import AskingStage
+    from .recognition import RecognitionStage
+
 Draw = Callable[..., TextPage]
 
 PAGES: Registry[Draw] = Registry("page source")
@@ -49,27 +53,19 @@ PAGES: Registry[Draw] = Registry("page source")
 @PAGES.register("generated")
 def generated(rng: np.random.Generator, split: Split, kind: str | None = None) -> TextPage:
     """A page of `arr_coc.pages.generator`."""
-    return _generator().draw_page(rng, split, kind)
+    return generating().draw_page(rng, split, kind)
 
 
 @PAGES.register("laid_out")
 def laid_out(rng: np.random.Generator, split: Split, kind: str | None = None) -> TextPage:
     """The same without a picture, which is quick."""
-    return _generator().layout_page(rng, split, kind)
+    return generating().layout_page(rng, split, kind)
 
 
 @PAGES.register("jumble")
 def jumble(rng: np.random.Generator, split: Split) -> TextPage:
     """A page of `arr_coc.pages.jumble`."""
-    return _generator("jumble").jumble(rng, split)
-
-
-def _generator(name: str = "generator") -> ModuleType:
-    """`arr_coc.pages.generator` or another module beside it, which needs packages of the extra "train"."""
-    try:
-        return import_module(f"arr_coc.pages.{name}")
-    except ImportError as error:
-        raise ValueError(f"pages: expected its packages, pip install 'arr-coc[train]'; got {error}") from error
+    return generating("jumble").jumble(rng, split)
 
 
 Heights = tuple[float, float]
@@ -251,10 +247,7 @@ class CropBatches(Batches[Crops]):
     Attributes:
         sources: of pages.
         seed: of everything that is drawn.
-        crops: of a batch, B.
-        per_page: crops that are cut of one page, on average.
-        side: of a crop, px.
-        heights: see `crop`.
+        stage: which crops there are of a batch and of a page, on average.
         patch: side of a patch, px.
         start: the first step.
         pool: pages that the crops of a batch are cut from.
@@ -262,25 +255,23 @@ class CropBatches(Batches[Crops]):
 
     sources: Sources
     seed: tuple[int, ...]
-    crops: int
-    per_page: int
-    side: int
-    heights: Heights
+    stage: "RecognitionStage"
     patch: int
     start: int = 0
     pool: int = POOL
     _drawn: dict[int, TextPage] = field(default_factory=dict, init=False)
 
     def batch(self, step: int) -> Crops:
-        rng = np.random.default_rng((*self.seed, step))
-        oldest = step * self.crops // self.per_page
+        rng, stage = np.random.default_rng((*self.seed, step)), self.stage
+        oldest = step * stage.batch_size // stage.per_page
         pictures: list[np.ndarray] = []
         lines: list[list[Line]] = []
-        for number in oldest + rng.integers(self.pool, size=self.crops):
-            picture, shown = crop(rng, self._page(int(number), oldest), self.side, self.heights)
+        for number in oldest + rng.integers(self.pool, size=stage.batch_size):
+            heights = stage.least_print, stage.most_print
+            picture, shown = crop(rng, self._page(int(number), oldest), stage.side, heights)
             pictures.append(pixels(picture))
             lines.append(shown)
-        return Crops(torch.from_numpy(np.stack(pictures)), printed(lines, self.side, self.patch))
+        return Crops(torch.from_numpy(np.stack(pictures)), printed(lines, stage.side, self.patch))
 
     def _page(self, number: int, oldest: int) -> TextPage:
         if number not in self._drawn:
@@ -421,38 +412,27 @@ class AskedPages(Batches[list[AskedPage]]):
         sources: of pages.
         seed: of everything that is drawn.
         run: whose model and tokenizer read them.
-        pages: of a batch.
-        questions: most questions about a page.
+        stage: of whose pages and questions there are so many; `contrast` and `elsewhere` hold in training alone.
         wanted: which questions are asked.
-        mistakes: share of the words that are read wrongly on pages that are not drawn, at most; the share of each page
-            is drawn from 0 on.
         start: the first step.
-        contrast: share of the pages whose questions have, as far as there are any, answers of one type, such as dates:
-            then the wording decides.
-        elsewhere: share of the questions about a drawn page that are about another one of its kind, and that this one
-            does not answer.
     """
 
     sources: Sources
     seed: tuple[int, ...]
     run: InitVar[Run]
-    pages: int
-    questions: int
+    stage: "AskingStage"
     wanted: Callable[[Question], bool]
-    mistakes: float = 0.0
     start: int = 0
-    contrast: float = 0.0
-    elsewhere: float = 0.0
 
     def __post_init__(self, run: Run) -> None:
-        self._others = round(self.questions * self.elsewhere)
+        self._others = round(self.stage.questions * self.stage.elsewhere)
         self.tokenizer, config = run.processor.tokenizer, run.model.config.vision_config
         self.side, self.patch, self.grid = config.image_size, config.patch_size, config.grid_size
         self.prompting, self.cut = Prompting(self.tokenizer), Wordpieces(self.tokenizer)
 
     def batch(self, step: int) -> list[AskedPage]:
         rng = np.random.default_rng((*self.seed, step))
-        return [self._page(rng) for _ in range(self.pages)]
+        return [self._page(rng) for _ in range(self.stage.pages_per_step)]
 
     def _page(self, rng: np.random.Generator) -> AskedPage:
         """The next page that has questions."""
@@ -462,11 +442,11 @@ class AskedPages(Batches[list[AskedPage]]):
             if known:
                 break
         known = [known[int(n)] for n in rng.permutation(len(known))]
-        if self.contrast and rng.random() < self.contrast:
+        if self.stage.contrast and self.sources.split == "train" and rng.random() < self.stage.contrast:
             kind = type_of(known[0].answers[0])
             known.sort(key=lambda question: type_of(question.answers[0]) != kind)
-        others = self._elsewhere(rng, page) if self._others else []
-        asked = (*known[: self.questions - len(others)], *others)
+        others = self._elsewhere(rng, page) if self._others and self.sources.split == "train" else []
+        asked = (*known[: self.stage.questions - len(others)], *others)
         wide, tall = page.size
         placed = fit_square(tall, wide, self.side)
         answer = np.stack([self._patches(question.boxes, tall, wide) for question in asked])
@@ -478,7 +458,7 @@ class AskedPages(Batches[list[AskedPage]]):
         )
         drawn, pieces = None, None
         if page.image is None:
-            pieces = read_without_pixels(page, self.grid, self.cut, rng, self.mistakes * rng.random())[None]
+            pieces = read_without_pixels(page, self.grid, self.cut, rng, self.stage.mistakes * rng.random())[None]
         else:
             drawn = torch.from_numpy(pixels(square(page.image, self.side)))[None]
         return AskedPage(
@@ -497,9 +477,9 @@ class AskedPages(Batches[list[AskedPage]]):
 
         Real pages have none: words of the question alone do not tell whether a page names the field in other ones.
         """
-        if page.kind not in _generator().KINDS:
+        if page.kind not in generating().KINDS:
             return []
-        other = _generator().layout_page(rng, self.sources.split, page.kind)
+        other = generating().layout_page(rng, self.sources.split, page.kind)
         asked = [question for number, question in told_apart([other, page]) if not number]
         absent = [replace(each, answers=(NOT_THERE,), boxes=(), label_boxes=(), kind=ABSENT) for each in asked]
         known = [each for each in absent if self.prompting.short(each) and self.wanted(each)]

@@ -8,15 +8,15 @@ Notation: B crops, G side of their grid, R half rows (2G) and W columns (16G) of
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arr_coc.modeling.grid_encoder import ConvStem, GridEncoder, WideBlock
+from arr_coc.modeling.grid_encoder import ConvStem, WideBlock
 from arr_coc.modeling.wordpieces import CELL_COLUMNS, CHARACTERS, COLUMNS, Lines, TextReader, Word
 
 from ..stages import STAGES, Run, ScratchStage, Task
@@ -193,11 +193,14 @@ class Recognition(Task):
         if tower.text_reader is None:
             raise ValueError(f'bridge_config.kind: expected "wordpieces"; got "{run.model.config.bridge_config.kind}"')
         assert isinstance(tower.grid_encoder.patch_embed, ConvStem), "the configuration sees to it"
-        self.encoder, self.reader, self.patch = tower.grid_encoder, tower.text_reader, tower.config.patch_size
-        if not self.reader.spellings.any():  # of a model that has read nothing yet
-            start_encoder(self.encoder)
+        self.reader, self.patch = tower.text_reader, tower.config.patch_size
+        self.stem = tower.grid_encoder.patch_embed.steps
+        if not self.reader.spellings.any():  # of a model that has read nothing yet: its wide blocks begin as nothing
+            for block in self.stem:
+                if isinstance(block, WideBlock):
+                    nn.init.zeros_(block.pwconv2.weight)
+                    nn.init.zeros_(block.pwconv2.bias)
         self.reader.spellings.copy_(spelled(run.processor.tokenizer, len(self.reader.spellings)))
-        self.stem = self.encoder.patch_embed.steps
         parts = {"stem": self.stem, "lines": self.reader.line_head, "characters": self.reader.character_head}
         self.module = nn.ModuleDict(parts).float().to(run.device)
         self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch leaves it out of its stubs
@@ -206,10 +209,10 @@ class Recognition(Task):
         stage = self.stage
         pdf, real = (name and self.root / name for name in (stage.pdf_folder, stage.real_folder))
         sources = Sources(shares, "validation" if validation else "train", pdf or None, stage.worn, real or None)
-        heights = (stage.least_print, stage.most_print)
-        seed = (stage.seed, int(validation))
-        per_page, pool = (EVALUATED_CROPS, EVALUATED_POOL) if validation else (stage.per_page, POOL)
-        return CropBatches(sources, seed, stage.batch_size, per_page, stage.side, heights, self.patch, start, pool)
+        seed, pool = (stage.seed, int(validation)), POOL
+        if validation:
+            stage, pool = replace(stage, per_page=EVALUATED_CROPS), EVALUATED_POOL
+        return CropBatches(sources, seed, stage, self.patch, start, pool)
 
     def pages(self, start: int) -> CropBatches:
         return self._batches(self.stage.pages, start)
@@ -267,22 +270,3 @@ def words_right(pages: Sequence[Sequence[Word]], text: Print) -> Iterator[bool]:
                 for word, column, row in read[int(text.crop[start])]
             )
         start = end
-
-
-@torch.no_grad()
-def start_encoder(encoder: GridEncoder) -> None:
-    """Lets features begin as what the stem says, as far as they have room for it: what is added has to be learnt."""
-    nn.init.zeros_(encoder.pos_embed)
-    layers: Any = encoder.layers
-    last = [part for layer in layers for part in (layer.attn.proj, layer.mlp.lin2)]
-    if isinstance(stem := encoder.patch_embed, ConvStem):
-        last += [block.pwconv2 for block in stem.steps if isinstance(block, WideBlock)]
-        if isinstance(patches := stem.projection, nn.Conv2d) and patches.kernel_size == (2, 2):
-            nn.init.orthogonal_(patches.weight)
-            assert patches.bias is not None
-            nn.init.zeros_(patches.bias)
-    for part in last:
-        nn.init.zeros_(part.weight)
-        nn.init.zeros_(part.bias)
-    nn.init.orthogonal_(encoder.neck.conv1.weight)
-    nn.init.dirac_(encoder.neck.conv2.weight)

@@ -4,8 +4,7 @@ A page of text without pixels can be turned into the wordpieces that the model w
 language model learn from such pages, which takes milliseconds, where drawing and encoding one takes a second. Mistakes
 that reading makes are made there too (`misread`).
 
-Notation: B crops or pages, G side of their grid, R half rows (2G) and W columns (16G) of it, n characters, M base
-tokens of 4 x 4 patches.
+Notation: B crops or pages, G side of their grid, R half rows (2G) and W columns (16G) of it, n characters.
 """
 
 from collections.abc import Sequence
@@ -19,7 +18,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from arr_coc.modeling.configuration_arr_coc import COMPRESSION
 from arr_coc.modeling.wordpieces import CHARACTERS, CLASSES, COLUMNS, PIECE_SLOTS, SPACE, SPELLED
 from arr_coc.pages.page import Line, TextPage
 
@@ -270,10 +268,3 @@ def misread(rng: np.random.Generator, word: str) -> str:
         return f"{word[:at]} {word[at:]}".strip()
     like = "".join(group.replace(word[at], "") for group in LOOK_ALIKES if word[at] in group) or ascii_lowercase
     return word[:at] + like[int(rng.integers(len(like)))] + word[at + 1 :]
-
-
-def base_mixture(page: PageTokens) -> tuple[np.ndarray, np.ndarray]:
-    """The base cells that hold wordpieces: [n] the cell of each wordpiece, and its weight, 1 / their number."""
-    cells = page.half_rows // 2 // COMPRESSION * (page.side // COMPRESSION) + page.columns // COMPRESSION
-    count = np.bincount(cells, minlength=(page.side // COMPRESSION) ** 2)
-    return cells, 1.0 / count[cells]

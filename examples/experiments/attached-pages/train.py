@@ -161,7 +161,7 @@ def train(student: Student, stage: str, steps: int, rate: float, size: int, out:
     """Trains or resumes a stage."""
     weights = [each for name, each in student.named_parameters() if TRAINED[stage] in name]
     muon, warmup = MuonWithAdamW([(weights, rate)], 0.01, student), min(30, steps - 1)
-    loop = Loop(stage, student, muon, out / f"{stage}.pt", steps, warmup, max(1, min(100, steps // 3)), bf16=True)
+    loop = Loop(stage, student, muon, out / stage, steps, warmup, max(1, min(100, steps // 3)), bf16=True)
     if (first := loop.resume()) == steps:
         return
     pages, images, _ = batch(stage, "validation", held_out, (2, 0))

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from arr_coc.pages.page import Question
 from arr_coc.training.reader.asking import QuestionAnswering, QuestionAnsweringStage
-from arr_coc.training.reader.language_model import Again, PackedPage, Prompting, stacked
+from arr_coc.training.reader.language_model import PackedPage, PackedToken, Prompting, fetched_tokens, stacked
 from arr_coc.training.reader.targets import PageTokens
 from arr_coc.training.stages import Batches, Run
 
@@ -95,10 +95,10 @@ def most(scores: np.ndarray, count: int) -> np.ndarray:
     return np.sort(np.argsort(-scores, kind="stable")[:count])
 
 
-def _again(page: StoredPage, number: int, kept: np.ndarray, relevance: np.ndarray | None = None) -> Again:
+def _again(page: StoredPage, number: int, kept: np.ndarray, relevance: np.ndarray | None = None) -> list[PackedToken]:
     """Wordpieces of a page as a question reads them, with the scorer's relevance or another."""
     relevance = page["relevance"][number].astype(float) if relevance is None else relevance
-    return Again(_tokens(page).only(kept), relevance[kept])
+    return fetched_tokens(_tokens(page).only(kept), relevance[kept])
 
 
 class Prompts:
@@ -119,7 +119,7 @@ class Prompts:
         rng: np.random.Generator,
         base_page: StoredPage | None = None,
         kept: Sequence[np.ndarray] | None = None,
-    ) -> tuple[PackedPage, list[tuple[int, int, float]], list[str]]:
+    ) -> PackedPage:
         """Base tokens of the page once; behind them each question with the tokens that are fetched for it.
 
         Args:
@@ -130,42 +130,26 @@ class Prompts:
             base_page: the page whose base tokens are read, where it is another one (swap test).
             kept: for each question the numbers of the page's wordpieces that it reads, ascending, where a rule chose
                 them.
-
-        Returns:
-            The row, the wordpieces of base tokens (column of the token, wordpiece, weight), and the questions' kinds.
         """
         row, questions = PackedPage(), [questions_of(page)[number] for number in asked]
-        row.add(self.prompting.before)
-        held = self._add_base(row, _tokens(base_page or page), arm.cells) if arm.base else []
+        row.add([*map(PackedToken, self.prompting.before)])
+        if arm.base:
+            row.add_base(_tokens(base_page or page), arm.cells)
         if kept is None:
             again = [self._fetched(page, arm, number, rng) for number in asked]
         else:
             again = [_again(page, number, own) for number, own in zip(asked, kept, strict=True)]
         row.ask(questions, self.prompting, again if arm.budget else None)
-        return row, held, [question.kind for question in questions]
+        return row
 
-    def _add_base(self, row: PackedPage, tokens: PageTokens, cells: tuple[int, int]) -> list[tuple[int, int, float]]:
-        """A token for each cell: the mean of its wordpieces, at the middle of the cell."""
-        (rows, columns), side, start = cells, tokens.side, len(row.ids)
-        middles = [((np.arange(n) + 0.5) * length / n).astype(int) for n, length in ((rows, 2 * side), (columns, side))]
-        row.add(
-            [0] * (rows * columns),
-            half_rows=np.repeat(middles[0], columns).tolist(),
-            columns=np.tile(middles[1], rows).tolist(),
-            kind="base",
-        )
-        cell = tokens.half_rows * rows // (2 * side) * columns + tokens.columns * columns // side
-        weight = 1.0 / np.bincount(cell, minlength=rows * columns)[cell]
-        return list(zip((start + cell).tolist(), tokens.pieces.tolist(), weight.tolist(), strict=True))
-
-    def _fetched(self, page: StoredPage, arm: Arm, number: int, rng: np.random.Generator) -> Again:
+    def _fetched(self, page: StoredPage, arm: Arm, number: int, rng: np.random.Generator) -> list[PackedToken]:
         """The tokens that are fetched for a question, in reading order, and their relevance."""
         if arm.fetched == "small":
             tokens, side = _tokens(page, "small"), _tokens(page).side
             scaled = PageTokens(
                 tokens.pieces, tokens.half_rows * side // tokens.side, tokens.columns * side // tokens.side, side
             ).only(np.arange(min(arm.budget, len(tokens.pieces))))
-            return Again(scaled, np.full(len(scaled.pieces), 0.5))
+            return fetched_tokens(scaled, np.full(len(scaled.pieces), 0.5))
         relevance = page["relevance"][number].astype(float)
         drawn = rng.random(len(relevance)) if arm.fetched == "random" else None
         return _again(page, number, most(relevance if drawn is None else drawn, arm.budget), drawn)
@@ -273,7 +257,6 @@ class ArmTask(QuestionAnswering):
         return Turns(len(self._train), self.stage.seed, self.stage.pages_per_step, among, start)
 
     def parts(self, batch: Any) -> list[Any]:
-        self.language.adapter.write()
         return [batch[at : at + self.stage.packed] for at in range(0, len(batch), self.stage.packed)]
 
     def asked(self, page: StoredPage) -> list[int]:
@@ -350,7 +333,6 @@ class ArmTask(QuestionAnswering):
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
         """The share of right answers by kind of question, of validation pages."""
-        self.language.adapter.write()
         right: dict[str, list[bool]] = {}
         for _, question, _, told in self.answers(map(Asking, self.read("validation")[: self.stage.measured])):
             right.setdefault(question.kind, []).append(is_right(told, question.answers))

@@ -25,7 +25,8 @@ from train import chosen, new_run, options, stage_of
 
 from arr_coc.files import sole_writer
 from arr_coc.pages.page import Question
-from arr_coc.training.attention import all_eager_attention
+from arr_coc.training.attention import eager_attention
+from arr_coc.training.checkpoints import load_state
 from arr_coc.training.reader.language_model import stacked
 
 TIMED = 12
@@ -106,19 +107,19 @@ def _weights(module: torch.nn.Module) -> int:
 
 def load(args: Namespace, arm: str, seed: int) -> ArmTask | None:
     """A trained arm; None, and a line of the log, where it has not been trained."""
-    checkpoint = args.out / f"{arm}-{seed}" / "question_answering.pt"
-    if not (checkpoint.parent / "done").exists():
+    folder = args.out / f"{arm}-{seed}"
+    state = load_state(folder / "question_answering") if (folder / "done").exists() else None
+    if state is None:
         logging.info(f"{arm}-{seed}: not trained to its end")
         return None
     task = stage_of(arm, seed, args).task(new_run(args.model, args.device))
-    task.module.load_state_dict(torch.load(checkpoint, map_location=task.run.device, weights_only=True)["weights"])
-    task.language.adapter.write()
+    task.module.load_state_dict(state["weights"])
     return task
 
 
 def fastest_attention(task: ArmTask) -> AbstractContextManager[None]:
     """As in training: explicit attention where pages are computed one by one, PyTorch's own elsewhere."""
-    return all_eager_attention(task.run.model) if task.stage.writes_out else nullcontext()
+    return eager_attention(task.run.model.model.language_model) if task.stage.writes_out else nullcontext()
 
 
 def main() -> None:

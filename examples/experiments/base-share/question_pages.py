@@ -221,16 +221,8 @@ def asked_pages(run: Run, split: Split, side: int, pdfs: Path, pages: int, start
 
 
 def _asked(sources: Any, run: Run, side: int, seed: int, questions: int, pages: int = 1, start: int = 0) -> AskedPages:
-    asked = AskedPages(
-        sources,
-        (seed,),
-        run,
-        pages=pages,
-        questions=questions,
-        wanted=lambda question: True,
-        mistakes=MISTAKES,
-        start=start,
-    )
+    stage = RelevanceStage(pages_per_step=pages, questions=questions, mistakes=MISTAKES)
+    asked = AskedPages(sources, (seed,), run, stage, lambda question: True, start)
     asked.grid = side // PATCH
     asked.side = asked.grid * asked.patch
     return asked

@@ -3,7 +3,7 @@
     python examples/experiments/base-share/train.py --model MODEL [--arms base_0,base_25] [--seeds 2] [--device cuda]
 
 All arms start from arr-coc-135m's language model and embeddings of places with a new LoRA adapter, and get the same
-pages in the same order, the same steps and the same learning rates. Checkpoints are OUT/ARM-SEED/question_answering.pt;
+pages in the same order, the same steps and the same learning rates. Checkpoints are in OUT/ARM-SEED/question_answering;
 what is done is skipped, and a killed training continues.
 """
 
