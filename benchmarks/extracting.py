@@ -37,8 +37,11 @@ CONCEPTS = {
     "company": "shop", "date": "receipt date", "address": "address", "total": "total", "invoice number":
     "invoice number", "cashier": "cashier", "phone number": "phone", "tax": "tax",
 }  # fmt: skip
-OF_BENCH = {"company": "company", "store": "company", "date": "date", "address": "address", "total": "total", "tel":
-            "phone number", "tax": "tax"}  # fmt: skip
+OF_BENCH = {
+    "store": "company",
+    "tel": "phone number",
+    **{name: name for name in ("company", "date", "address", "total", "tax")},
+}
 FIELDS = "company, date: date, address, total: money, invoice number, cashier, phone number, tax: money"
 
 
