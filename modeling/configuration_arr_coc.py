@@ -449,6 +449,8 @@ class ArrCocConfig(ValidatedConfig):
         yield fits, "bridge_config.num_heads", expected, bridge.num_heads
         reads, stem, scorers = kind == "wordpieces", vision.stem, list(fetcher.scorers)
         yield not reads or stem == "conv", "vision_config.stem", '"conv" with bridge "wordpieces"', stem
+        expected = f'false with bridge "{kind}", which reads no words'
+        yield reads or not vision.marks, "vision_config.marks", expected, vision.marks
         words = "words" in scorers
         expected = f'no "words" with bridge "{kind}", which reads no words'
         yield reads or not words, "fetcher_config.scorers", expected, scorers

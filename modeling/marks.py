@@ -1,6 +1,6 @@
 """Marks: what is drawn beside words, such as a ticked box, by its name in brackets.
 
-A head on the stem's features says which of `MARKS` each half patch shows. Connected half patches of one mark become a
+A head on the stem's features says which of `MARKS` each half patch shows. Connected half patches with a mark become a
 word, whose wordpieces begin in the patch at its middle. So marks are scored, fetched and read as words are. That of a
 bar says how long it is; where it begins, so that the bars of a chart stand in one line.
 
@@ -28,7 +28,7 @@ MARKS = (
 _OVER_WORDS = ("[struck]", "[highlight]")
 """Marks with words in them: their names begin before these."""
 _WIDTH = 48
-_SURE = 0.6
+_SURE = 0.5
 """The least probability of a mark, the mean over its half patches."""
 _SAME_END = 1.5
 """Half patches by which bars of a chart may differ where they begin."""
@@ -56,36 +56,43 @@ class MarkHead(nn.Module):
         self.convs = nn.ModuleList(nn.Conv2d(_WIDTH, _WIDTH, 3, padding=step, dilation=step) for step in (1, 2, 4))
         self.head = nn.Conv2d(_WIDTH, len(MARKS) + 1, 1)
 
-    def forward(self, stem: Tensor, pixel_values: Tensor) -> Tensor:
-        """Features [B, C, R, R] and normalised pixels [B, 3, S, S] -> logits [B, L, R, R]."""
+    def inputs(self, stem: Tensor, pixel_values: Tensor) -> Tensor:
+        """Features [B, C, R, R] and normalised pixels [B, 3, S, S] -> what the head reads [B, C + 12, R, R]: features
+        and the mean colours of the quarters of each half patch."""
         quarter = pixel_values.shape[-1] // stem.shape[-1] // 2
-        colours = F.pixel_unshuffle(F.avg_pool2d(pixel_values, quarter), 2)
-        hidden = F.gelu(self.features(self.norm(stem)) + self.colours(colours.to(stem)))
+        return torch.cat((stem, F.pixel_unshuffle(F.avg_pool2d(pixel_values, quarter), 2).to(stem)), 1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """`inputs` -> logits [B, L, R, R]."""
+        stem, colours = inputs.split((inputs.shape[1] - 12, 12), 1)
+        hidden = F.gelu(self.features(self.norm(stem)) + self.colours(colours))
         for conv in self.convs:
             hidden = hidden + F.gelu(conv(hidden))
         return self.head(hidden)
 
-    @torch.no_grad()
-    def marks(self, stem: Tensor, pixel_values: Tensor) -> list[list[tuple[str, Box]]]:
-        """The marks of each image by name, with boxes in half patches."""
-        chances, best = self(stem, pixel_values).float().softmax(1).max(1)
-        return [_found(*each) for each in zip(chances.cpu(), best.cpu(), strict=True)]
+
+@torch.no_grad()
+def found_marks(logits: Tensor) -> list[list[tuple[str, Box]]]:
+    """The marks of each image by name, with boxes in half patches, from the head's logits [B, L, R, R].
+
+    Connected half patches that rather show a mark than none are one; the sum of their probabilities decides which.
+    """
+    return [_found(chances) for chances in logits.float().softmax(1).cpu()]
 
 
-def _found(chance: Tensor, best: Tensor) -> list[tuple[str, Box]]:
-    """The sure ones of one image, from the probability and the class of each half patch [R, R]."""
-    on = best > 0
-    if not on.any():
-        return []
-    labels = connected(on, best.float())[on]
-    (rows, columns), kinds, chances = on.nonzero().unbind(1), best[on], chance[on]
+def _found(chances: Tensor) -> list[tuple[str, Box]]:
+    """The sure ones of one image, from probabilities [L, R, R]."""
+    on = chances[0] < 0.5
     marks: list[tuple[str, Box]] = []
+    if not on.any():
+        return marks
+    labels, (rows, columns) = connected(on, torch.zeros_like(chances[0]))[on], on.nonzero().unbind(1)
     for label in labels.unique():
-        own = labels == label
-        if float(chances[own].mean()) >= _SURE:
-            y, x = rows[own], columns[own]
+        y, x = rows[labels == label], columns[labels == label]
+        sure, kind = chances[1:, y, x].mean(1).max(0)
+        if float(sure) >= _SURE:
             box = (float(x.min()), float(y.min()), float(x.max()) + 1, float(y.max()) + 1)
-            marks.append((MARKS[int(kinds[own][0]) - 1], box))
+            marks.append((MARKS[int(kind)], box))
     return marks
 
 

@@ -23,7 +23,7 @@ from .checks import Registry, refusal
 from .configuration_arr_coc import COMPRESSION, ArrCocSemanticConfig, ArrCocVisionConfig
 from .grid_encoder import LEVELS, ConvStem, GridEncoder, pool_regions, resize_table
 from .image_encoding import ImageEncoding, KeyValue
-from .marks import MarkHead, with_marks
+from .marks import MarkHead, found_marks, with_marks
 from .rereading import reread
 from .wordpieces import GivenWords, TextReader, Word
 
@@ -326,7 +326,7 @@ def _with_marks(
 ) -> list[list[Word]]:
     """The words that were read, and `again` where that is given, with those that name marks."""
     pages = pages if again is None else again(pages)
-    marks = head.marks(stem, pixel_values)
+    marks = found_marks(head(head.inputs(stem, pixel_values)))
     return [with_marks(*page) for page in zip(pages, marks, strict=True)]
 
 

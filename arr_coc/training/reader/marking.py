@@ -1,8 +1,9 @@
-"""Stage: the mark head learns which marks are drawn beside words, on the frozen stem's features.
+"""Stage: the mark head learns which marks are drawn beside words, from the frozen stem's features of the last pages.
 
-Notation: B crops, s their side, px, r = s / half a patch.
+Notation: S side of a page's square, px, R half rows and half columns of patches, C channels of the stem.
 """
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,18 +15,26 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from arr_coc.modeling.image_processing_arr_coc import Box, map_boxes
-from arr_coc.modeling.marks import MARKS
+from arr_coc.modeling.marks import MARKS, found_marks
 from arr_coc.pages.splits import Split
 
 from ..stages import STAGES, Batches, Run, ScratchStage, Task
 from .pages import Sources, square
 from .targets import pixels
 
+Marks = tuple[tuple[str, Box], ...]
+
 IGNORED = -1
 """The target of half patches that may be taken for a mark."""
-EVEN = 12.0
+EVEN = 16.0
 """Half patches of a mark, of which a smaller one has the weight."""
-EVALUATED = 24
+EVERY, POOL = 6, 200
+"""Steps after which a page is drawn, which costs as much as many steps of the head; pages that are kept."""
+NAMED = 0.3
+"""Weight of the loss of names beside that of where marks are."""
+WINDOW = 32
+"""Side of the windows that the head is trained on, half patches."""
+EVALUATED = 12
 """Held-out pages of each source that a measurement reads."""
 _NUMBERS = {"": IGNORED, **{name: number for number, name in enumerate(MARKS, 1)}}
 
@@ -55,24 +64,22 @@ class MarksStage(ScratchStage):
     Attributes:
         pages: how often each source of drawn pages comes up, see `Sources`; those of ordinary pages teach what is none.
         worn: share of worn pages.
-        batch_size: crops per step, each of another page.
-        side: of a crop, px.
+        batch_size: windows per step, cut from the last `POOL` pages.
     """
 
     name: ClassVar[str] = "marks"
     leaves_whole: ClassVar[bool] = False
 
     pages: Mapping[str, float] = field(default_factory=lambda: {"generated: marked page": 0.6, "generated": 0.4})
-    worn: float = 0.25
-    batch_size: int = 6
-    side: int = 384
+    worn: float = 0.1
+    batch_size: int = 12
     learning_rate: float = 3e-3
     warmup: int = 20
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_shares("worn")
-        self.check_counts("batch_size", "side")
+        self.check_counts("batch_size")
 
     def task(self, run: Run) -> "Marking":
         return Marking(self, run)
@@ -80,54 +87,37 @@ class MarksStage(ScratchStage):
 
 @dataclass(frozen=True)
 class MarkedPixels:
-    """Pixels [B, 3, s, s] in -1..1, and the classes and weights [B, r, r] of half patches; marks of each page."""
+    """Pixels [1, 3, S, S] in -1..1 of a page, and its marks with boxes in half patches."""
 
     pixels: Tensor
-    classes: Tensor
-    weights: Tensor
-    marks: tuple[tuple[tuple[str, Box], ...], ...]
+    marks: Marks
 
 
 @dataclass(eq=False)
-class MarkedCrops(Batches[MarkedPixels]):
-    """Endless batches of crops about a mark, or anywhere on pages without; a function of (seed, step).
+class MarkedPages(Batches[MarkedPixels | None]):
+    """A page every `EVERY` steps and None in between, a function of (seed, step).
 
     Attributes:
-        whole: side of the square of a page, px; `half` that of half a patch. `side`: of a crop; `count` of them.
+        side: S, px; `half`: of half a patch.
     """
 
     sources: Sources
     seed: tuple[int, ...]
-    whole: int
-    half: int
     side: int
-    count: int
+    half: int
     start: int = 0
 
-    def batch(self, step: int) -> MarkedPixels:
-        rng = np.random.default_rng((*self.seed, step))
-        crops = [self._crop(rng) for _ in range(self.count)]
-        pictures, classes, weights, marks = zip(*crops, strict=True)
-        stacked = [torch.from_numpy(np.stack(each)) for each in (pictures, classes, weights)]
-        return MarkedPixels(*stacked, marks)
-
-    def _crop(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[tuple[str, Box], ...]]:
-        page = self.sources.page(rng)
-        assert page.image is not None, "the stage checks it"
+    def batch(self, step: int) -> MarkedPixels | None:
+        if step % EVERY:
+            return None
+        page = self.sources.page(np.random.default_rng((*self.seed, step)))
+        if page.image is None:
+            raise ValueError(f"pages: expected sources of drawn pages; got a page of {page.source} without a picture")
         wide, tall = page.size
-        boxes = map_boxes([box for _, box in page.marks], tall, wide, self.whole)
-        marks = [(name, tuple(np.array(box) / self.half)) for (name, _), box in zip(page.marks, boxes, strict=True)]
-        picture, cells = pixels(square(page.image, self.whole)), self.side // self.half
-        most = self.whole // self.half - cells
-        corner = [int(rng.integers(most + 1)) for _ in range(2)]
-        if marks:
-            x0, y0, x1, y1 = marks[int(rng.integers(len(marks)))][1]
-            middles = ((y0 + y1) / 2, (x0 + x1) / 2)
-            corner = [int(np.clip(middle - rng.uniform(0.1, 0.9) * cells, 0, most)) for middle in middles]
-        classes, weights = mark_targets(marks, self.whole // self.half)
-        cut = tuple(slice(at, at + cells) for at in corner)
-        rows, columns = (slice(at * self.half, (at + cells) * self.half) for at in corner)
-        return picture[:, rows, columns], classes[cut], weights[cut], tuple(marks)
+        boxes = map_boxes([box for _, box in page.marks], tall, wide, self.side)
+        scaled = [tuple(float(at) / self.half for at in box) for box in boxes]
+        marks = tuple(zip((name for name, _ in page.marks), scaled, strict=True))
+        return MarkedPixels(torch.from_numpy(pixels(square(page.image, self.side)))[None], marks)
 
 
 class Marking(Task):
@@ -136,42 +126,76 @@ class Marking(Task):
     stage: MarksStage
 
     def __init__(self, stage: MarksStage, run: Run) -> None:
-        self.stage, self.device, self.root = stage, run.device, run.root
+        self.stage, self.device = stage, run.device
         self.tower, config = run.model.model.vision_tower, run.model.config.vision_config
         if self.tower.text_reader is None or self.tower.text_reader.mark_head is None:
             raise ValueError(
-                "vision_config.marks: expected true, of a model that reads text; got a model without mark head"
+                "vision_config.marks: expected true, of a model that reads text; got one without mark head"
             )
-        self.whole, self.half = config.image_size, config.patch_size // 2
+        self.side, self.half = config.image_size, config.patch_size // 2
         self.module = self.head = self.tower.text_reader.mark_head.float()
+        self._kept: deque[tuple[Tensor, Tensor, Tensor, Marks]] = deque(maxlen=POOL)
 
-    def _crops(self, shares: Mapping[str, float], split: Split, side: int, count: int, start: int = 0) -> MarkedCrops:
+    def _pages(self, shares: Mapping[str, float], split: Split, start: int = 0) -> MarkedPages:
         sources = Sources(shares, split, None, self.stage.worn)
-        return MarkedCrops(sources, (self.stage.seed, split != "train"), self.whole, self.half, side, count, start)
+        return MarkedPages(sources, (self.stage.seed, split != "train"), self.side, self.half, start)
 
-    def pages(self, start: int) -> MarkedCrops:
-        return self._crops(self.stage.pages, "train", self.stage.side, self.stage.batch_size, start)
+    def pages(self, start: int) -> MarkedPages:
+        pages = self._pages(self.stage.pages, "train", start)
+        for step in range(max(0, start - POOL * EVERY) // EVERY * EVERY, start, EVERY):  # of a run that goes on
+            self.parts(pages.batch(step))
+        return pages
 
-    def _stem(self, images: Tensor) -> Tensor:
-        with torch.no_grad():
-            return self.tower.stem(images.to(self.device))
+    @torch.no_grad()
+    def _seen(self, page: MarkedPixels) -> Tensor:
+        """What the head reads of a page, [1, C + 12, R, R]."""
+        images = page.pixels.to(self.device)
+        return self.head.inputs(self.tower.stem(images), images).bfloat16()
 
-    def losses(self, step: int, batch: MarkedPixels) -> dict[str, Tensor]:
-        logits = self.head(self._stem(batch.pixels).float(), batch.pixels.to(self.device)).float()
-        classes, weights = batch.classes.to(self.device), batch.weights.to(self.device)
-        losses = F.cross_entropy(logits, classes, ignore_index=IGNORED, reduction="none")
-        return {"loss": (losses * weights).sum() / weights.sum()}
+    def parts(self, batch: MarkedPixels | None) -> list[None]:
+        if batch is not None:
+            classes, weights = mark_targets(batch.marks, self.side // self.half)
+            targets = (torch.from_numpy(each).to(self.device) for each in (classes, weights))
+            self._kept.append((self._seen(batch)[0], *targets, batch.marks))
+        return [None]
+
+    def losses(self, step: int, batch: None) -> dict[str, Tensor]:
+        rng = np.random.default_rng((self.stage.seed, step, 1))
+        windows = [self._window(rng) for _ in range(self.stage.batch_size)]
+        seen, classes, weights = (torch.stack(each) for each in zip(*windows, strict=True))
+        logits = self.head(seen.float()).float()
+        found = F.cross_entropy(logits, classes, ignore_index=IGNORED, reduction="none")
+        shown = classes > 0  # which mark it is, where there is one: of all half patches few show any
+        named = F.cross_entropy(logits[:, 1:].movedim(1, -1)[shown], classes[shown] - 1, reduction="none")
+        losses = {"found": (found * weights).sum() / weights.sum()}
+        losses["named"] = (named * weights[shown]).sum() / weights[shown].sum().clamp(min=1)
+        return {
+            "loss": losses["found"] + NAMED * losses["named"],
+            **{name: each.detach() for name, each in losses.items()},
+        }
+
+    def _window(self, rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """A window about a mark of a page, or anywhere on a page without: what the head reads, classes and weights."""
+        seen, classes, weights, marks = self._kept[int(rng.integers(len(self._kept)))]
+        most = max(0, len(classes) - WINDOW)
+        corner = [int(rng.integers(most + 1)) for _ in range(2)]
+        if marks:
+            name = sorted({name for name, _ in marks})[int(rng.integers(len({name for name, _ in marks})))]
+            own = [box for other, box in marks if other == name]
+            x0, y0, x1, y1 = own[int(rng.integers(len(own)))]
+            middles = ((y0 + y1) / 2, (x0 + x1) / 2)
+            corner = [int(np.clip(middle - rng.uniform(0.1, 0.9) * WINDOW, 0, most)) for middle in middles]
+        rows, columns = (slice(at, at + WINDOW) for at in corner)
+        return seen[:, rows, columns], classes[rows, columns], weights[rows, columns]
 
     @cached_property
-    def _unseen(self) -> dict[str, list[tuple[Tensor, Tensor, tuple[tuple[str, Box], ...]]]]:
-        """Stem features, pixels and marks of held-out pages by source."""
+    def _unseen(self) -> dict[str, list[tuple[Tensor, Marks]]]:
+        """What the head reads of held-out pages, and their marks, by source."""
         unseen = {}
         for name in self.stage.pages:
-            crops = self._crops({name: 1.0}, "validation", self.whole, 1)
-            batches = [crops.batch(number) for number in range(EVALUATED)]
-            unseen[name] = [
-                (self._stem(each.pixels).bfloat16(), each.pixels.bfloat16(), each.marks[0]) for each in batches
-            ]
+            pages = self._pages({name: 1.0}, "validation")
+            drawn = [pages.batch(number * EVERY) for number in range(EVALUATED)]
+            unseen[name] = [(self._seen(page), page.marks) for page in drawn if page is not None]
         return unseen
 
     @torch.no_grad()
@@ -181,8 +205,8 @@ class Marking(Task):
         scores: dict[str, float] = {}
         for source, pages in self._unseen.items():
             right, there, wrong = (dict.fromkeys(MARKS, 0) for _ in range(3))
-            for stem, images, marks in pages:
-                found = self.head.marks(stem.float(), images.float())[0]
+            for seen, marks in pages:
+                found = found_marks(self.head(seen.float()))[0]
                 for name, box in found:
                     wrong[name] += not any(other in ("", name) and _meet(box, at) for other, at in marks)
                 for name, box in marks:
