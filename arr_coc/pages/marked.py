@@ -150,7 +150,7 @@ def switch(page: MarkedSheet) -> None:
 def colour(page: MarkedSheet) -> None:
     """Items with a dot of one colour each."""
     shape, wide = page.look(DOTS, "dots"), page.side * 0.8
-    across = wide * {"pill": 1.9, "bar": 0.5}.get(shape, 1)
+    across = wide * (shape[1] if isinstance(shape, tuple) and isinstance(shape[0], float) else 1)
     drawn = page.rows(page.random.randint(2, 5), across, wide)
     if drawn is None:
         return
@@ -159,13 +159,14 @@ def colour(page: MarkedSheet) -> None:
     for (piece, box), name in zip(items, names, strict=True):
         x0, y0, x1, y1 = box
         shade, sheet = page.colour(name), page.sheet
-        if shape == "diamond":
-            x, y = (x0 + x1) / 2, (y0 + y1) / 2
-            sheet.polygon((x, y0), (x1, y), (x, y1), (x0, y), fill=shade)
-        elif shape in ("dot", "ring"):
+        if isinstance(shape, str):
             sheet.ellipse(*box, **({"outline": shade, "width": wide * 0.25} if shape == "ring" else {"fill": shade}))
+        elif isinstance(shape[0], float):
+            sheet.rectangle(*box, fill=shade, radius=shape[0] * min(wide, across))
         else:
-            sheet.rectangle(*box, fill=shade, radius={"rounded": 0.25, "pill": 0.5}.get(shape, 0) * wide)
+            corners, x, y = shape[0], (x0 + x1) / 2, (y0 + y1) / 2
+            turns = [2 * math.pi * (number + shape[1]) / corners for number in range(corners)]
+            sheet.polygon(*((x + wide / 2 * math.sin(t), y - wide / 2 * math.cos(t)) for t in turns), fill=shade)
         sheet.mark(f"[{name}]", box)
         page.ask("colour", name, [box], boxes_of(piece), len(items), name=piece.text)
         page.ask("of colour", piece.text, boxes_of(piece), [box], len(items), head=head, colour=name)
@@ -256,16 +257,17 @@ def bars(page: MarkedSheet) -> None:
     head = page.heading(high + page.body.size * 2.5)
     if head is None:
         return
+    upright, thickness, outlined = look
     parts = [0.15 + 0.85 * (place + random.uniform(0, 0.4)) / count for place in range(count)]
     random.shuffle(parts)
-    x, y, step = page.x, page.y + 6, (page.room if look.startswith("upright") else high) / count
-    thick = step * (0.75 if "wide" in look else 0.3 if "thin" in look else 0.55)
+    x, y, step = page.x, page.y + 6, (page.room if upright else high) / count
+    thick = step * thickness
     fill = page.colour(random.choice(COLOURS)) if random.random() < 0.7 else page.rule
-    style = {"outline": fill, "width": 2} if "outlined" in look else {"fill": fill}
+    style = {"outline": fill, "width": 2} if outlined else {"fill": fill}
     pieces, boxes, low = list[Piece](), list[Box](), max(parts)
     for number, part in enumerate(parts):
         centre = (number + 0.5) * step
-        if look.startswith("upright"):
+        if upright:
             name = page.name(step * 0.95)
             box = (x + centre - thick / 2, y + high * (1 - part / low), x + centre + thick / 2, y + high)
             piece = page.sheet.write(name, x + centre, y + high + page.body.size * 1.3, page.body, "middle")
@@ -330,17 +332,17 @@ def _scribble(page: MarkedSheet, box: Box, look: tuple[float, float], ink: Colou
     page.sheet.line(*points, colour=ink, width=page.stroke)
 
 
-def _stamp(page: MarkedSheet, box: Box, look: str, ink: Colour) -> None:
-    sheet, (x0, y0, x1, y1) = page.sheet, box
-    if "circle" in look:
+def _stamp(page: MarkedSheet, box: Box, look: tuple[str, bool, int], ink: Colour) -> None:
+    (shape, double, lines), sheet, (x0, y0, x1, y1) = look, page.sheet, box
+    if shape == "circle":
         x0, x1 = (x0 + x1 - y1 + y0) / 2, (x0 + x1 + y1 - y0) / 2
-    shape = sheet.rectangle if look.endswith(("box", "rounded")) else sheet.ellipse
-    corner = {"radius": 9} if look == "rounded" else {}
-    shape(x0, y0, x1, y1, outline=ink, width=page.stroke * 1.5, **corner)
-    if look.startswith("double"):
-        shape(x0 + 6, y0 + 6, x1 - 6, y1 - 6, outline=ink, width=page.stroke)
-    for n in range(3):  # of lines that cannot be read
-        y, inset = y0 + (y1 - y0) * (0.36 + 0.14 * n), (x1 - x0) * (0.26 + 0.06 * abs(n - 1))
+    draw = sheet.rectangle if shape in ("box", "rounded") else sheet.ellipse
+    corner = {"radius": 9} if shape == "rounded" else {}
+    for inset in (0, 6)[: 1 + double]:
+        width = page.stroke * (1.5 if not inset else 1)
+        draw(x0 + inset, y0 + inset, x1 - inset, y1 - inset, outline=ink, width=width, **corner)
+    for number in range(lines):  # that cannot be read
+        y, inset = y0 + (y1 - y0) * (0.34 + 0.4 * number / lines), (x1 - x0) * page.random.uniform(0.24, 0.34)
         sheet.line((x0 + inset, y), (x1 - inset, y), colour=ink, width=2)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import colorsys
 from collections.abc import Sequence
+from itertools import product
 from typing import TypeVar
 
 from ..modeling.image_processing_arr_coc import Box
@@ -33,27 +34,30 @@ TICKS: dict[str, Strokes] = {
 }
 """Strokes of ticks by look, in a box of side 1; "fill" and "inverted tick" fill the box."""
 BOXES = ("square", "rounded", "thick", "grey", "double", "faint")
-DOTS = ("dot", "square", "rounded", "pill", "bar", "diamond", "ring")
-RADIOS = ((0.25, 1.0, 0), (0.32, 1.0, 0), (0.2, 1.5, 0), (0.25, 2.0, 0), (0.3, 1.0, 1), (0.18, 2.0, 1), (0.38, 1.5, 0))
+DOTS = ("dot", "ring", *product((0.0, 0.15, 0.3, 0.5), (0.5, 1.0, 1.5, 2.0)), *product((3, 4, 5, 6, 8), (0.0, 0.5)))
+"""Dots of a colour: a rectangle's radius and width, of its height, or a polygon's corners and turn, of one of them."""
+RADIOS = tuple(product((0.18, 0.22, 0.26, 0.3, 0.36), (1.0, 1.5, 2.0), (False, True)))
 """Inset of the dot, width of the ring, and whether the chosen disc is filled about a white dot."""
-SWITCHES = ((0.5, 1.0, 0), (0.5, 0.8, 0), (0.5, 0.6, 0), (0.15, 1.0, 0), (0.3, 1.0, 0), (0.5, 1.0, 1), (0.2, 0.8, 1))
+SWITCHES = tuple(product((0.5, 0.35, 0.2, 0.08), (1.0, 0.8, 0.6), (False, True)))
 """Radius and height of the track, of the height of the knob, and whether it is an outline."""
-STRIKES = ((1, 0.5, 0), (1, 0.45, 1), (2, 0.5, 0), (1, 0.55, 1), (2, 0.45, 1), (1, 0.4, 0), (3, 0.5, 1), (1, 0.6, 0))
+STRIKES = tuple(product((1, 2, 3), (0.4, 0.45, 0.5, 0.55, 0.6), (False, True)))
 """Number of lines, their height of that of capitals, and whether they have a colour of their own."""
 PENS: tuple[Colour, ...] = (
     *((255, 240, 90), (180, 250, 160), (255, 190, 220), (165, 225, 255), (255, 205, 120), (215, 195, 255)),
-    *((255, 255, 150), (150, 240, 220)),
+    *((255, 255, 150), (150, 240, 220), (255, 225, 60), (140, 255, 140), (255, 160, 190), (190, 235, 255)),
 )
 """Colours of highlighters."""
-STARS = (0.38, 0.42, 0.45, 0.5, 0.34, 0.55)
+STARS = tuple(0.32 + 0.02 * number for number in range(14))
 """Inner radius of a star, of its outer one."""
-LOCKS = ((0, "up"), (0, "aside"), (2, "up"), (2, "cut"), (0, "cut"), (2, "aside"), (1, "up"), (1, "cut"))
+LOCKS = tuple(product((0, 1, 2, 3), ("up", "aside", "cut")))
 """Radius of the body's corners and how an open shackle stands."""
-SIGNATURES = ((9, 0.5), (14, 0.8), (7, 1.2), (18, 0.4), (11, 1.0), (5, 0.9))
+SIGNATURES = tuple(product((5, 7, 9, 11, 14, 18), (0.4, 0.6, 0.8, 1.0, 1.2)))
 """Waves of a signature, and how far they loop."""
-STAMPS = ("circle", "double circle", "oval", "box", "rounded", "double box")
-BARS = ("upright", "lying", "upright wide", "lying thin", "upright thin", "upright outlined", "lying wide")
-PALETTES = ((0, 0.9), (-0.04, 0.8), (0.03, 1.0), (-0.07, 1.0), (0.05, 0.75), (0, 0.7))
+STAMPS = tuple(product(("circle", "oval", "box", "rounded"), (False, True), (2, 3, 4)))
+"""Shape of a stamp, whether its outline is double, and its lines."""
+BARS = tuple(product((True, False), (0.3, 0.42, 0.55, 0.65, 0.75), (False, True)))
+"""Whether bars are upright, their thickness of their distance, and whether they are outlines."""
+PALETTES = tuple(product((-0.07, -0.04, 0.0, 0.03, 0.05), (0.7, 0.8, 0.9, 1.0)))
 """Change of lightness, and saturation, of all colours."""
 SIDES, STROKES = tuple(range(11, 41)), (1.0, 1.5, 2.0, 2.5, 3.0, 1.25, 1.75)
 """Sides of marks and widths of strokes, px."""
@@ -154,10 +158,11 @@ class MarkedSheet:
         return head, items
 
     def strokes(self, strokes: Strokes, box: Box, colour: Colour, width: float) -> None:
-        """Draws strokes that are given in a box of side 1."""
+        """Draws strokes that are given in a box of side 1, as by hand."""
         x0, y0, x1, y1 = box
         for stroke in strokes:
-            points = [(x0 + x * (x1 - x0), y0 + y * (y1 - y0)) for x, y in stroke]
+            shaken = [(x + self.random.uniform(-0.05, 0.05), y + self.random.uniform(-0.05, 0.05)) for x, y in stroke]
+            points = [(x0 + x * (x1 - x0), y0 + y * (y1 - y0)) for x, y in shaken]
             self.sheet.line(*points, colour=colour, width=width)
 
     def ask(

@@ -28,13 +28,15 @@ IGNORED = -1
 """The target of half patches that may be taken for a mark."""
 EVEN = 16.0
 """Half patches of a mark, of which a smaller one has the weight."""
-EVERY, POOL = 6, 200
-"""Steps after which a page is drawn, which costs as much as many steps of the head; pages that are kept."""
+POOL = 240
+"""Pages that windows are cut from: the last ones, as a page costs more than a step of the head."""
 NAMED = 0.3
 """Weight of the loss of names beside that of where marks are."""
+INKED = 0.3
+"""Difference of a colour, -1 to 1, from the page's usual one."""
 WINDOW = 32
 """Side of the windows that the head is trained on, half patches."""
-EVALUATED = 12
+EVALUATED = 10
 """Held-out pages of each source that a measurement reads."""
 _NUMBERS = {"": IGNORED, **{name: number for number, name in enumerate(MARKS, 1)}}
 
@@ -94,8 +96,8 @@ class MarkedPixels:
 
 
 @dataclass(eq=False)
-class MarkedPages(Batches[MarkedPixels | None]):
-    """A page every `EVERY` steps and None in between, a function of (seed, step).
+class MarkedPages(Batches[MarkedPixels]):
+    """Endless drawn pages, a function of (seed, step).
 
     Attributes:
         side: S, px; `half`: of half a patch.
@@ -107,9 +109,7 @@ class MarkedPages(Batches[MarkedPixels | None]):
     half: int
     start: int = 0
 
-    def batch(self, step: int) -> MarkedPixels | None:
-        if step % EVERY:
-            return None
+    def batch(self, step: int) -> MarkedPixels:
         page = self.sources.page(np.random.default_rng((*self.seed, step)))
         if page.image is None:
             raise ValueError(f"pages: expected sources of drawn pages; got a page of {page.source} without a picture")
@@ -134,7 +134,7 @@ class Marking(Task):
             )
         self.side, self.half = config.image_size, config.patch_size // 2
         self.module = self.head = self.tower.text_reader.mark_head.float()
-        self._kept: deque[tuple[Tensor, Tensor, Tensor, Marks]] = deque(maxlen=POOL)
+        self._kept: deque[tuple[Tensor, Tensor, Tensor, list[np.ndarray]]] = deque(maxlen=POOL)
 
     def _pages(self, shares: Mapping[str, float], split: Split, start: int = 0) -> MarkedPages:
         sources = Sources(shares, split, None, self.stage.worn)
@@ -142,7 +142,7 @@ class Marking(Task):
 
     def pages(self, start: int) -> MarkedPages:
         pages = self._pages(self.stage.pages, "train", start)
-        for step in range(max(0, start - POOL * EVERY) // EVERY * EVERY, start, EVERY):  # of a run that goes on
+        for step in range(max(0, start - POOL), start):  # of a run that goes on
             self.parts(pages.batch(step))
         return pages
 
@@ -150,13 +150,17 @@ class Marking(Task):
     def _seen(self, page: MarkedPixels) -> Tensor:
         """What the head reads of a page, [1, C + 12, R, R]."""
         images = page.pixels.to(self.device)
-        return self.head.inputs(self.tower.stem(images), images).bfloat16()
+        with torch.autocast(images.device.type, torch.bfloat16):  # half the time of float32 on a CPU
+            return self.head.inputs(self.tower.stem(images), images).bfloat16()
 
-    def parts(self, batch: MarkedPixels | None) -> list[None]:
-        if batch is not None:
-            classes, weights = mark_targets(batch.marks, self.side // self.half)
-            targets = (torch.from_numpy(each).to(self.device) for each in (classes, weights))
-            self._kept.append((self._seen(batch)[0], *targets, batch.marks))
+    def parts(self, batch: MarkedPixels) -> list[None]:
+        seen, (classes, weights) = self._seen(batch)[0], mark_targets(batch.marks, self.side // self.half)
+        colours = seen[-12:].float()
+        inked = (colours - colours.flatten(1).median(1)[0][:, None, None]).abs().amax(0).cpu().numpy() > INKED
+        places = [np.argwhere(classes == number) for number in np.unique(classes[classes > 0])]
+        places += [np.argwhere(inked & (classes == 0))]  # what is none has to be learnt too
+        targets = (torch.from_numpy(each).to(self.device) for each in (classes, weights))
+        self._kept.append((seen, *targets, [each for each in places if len(each)]))
         return [None]
 
     def losses(self, step: int, batch: None) -> dict[str, Tensor]:
@@ -175,16 +179,13 @@ class Marking(Task):
         }
 
     def _window(self, rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """A window about a mark of a page, or anywhere on a page without: what the head reads, classes and weights."""
-        seen, classes, weights, marks = self._kept[int(rng.integers(len(self._kept)))]
-        most = max(0, len(classes) - WINDOW)
-        corner = [int(rng.integers(most + 1)) for _ in range(2)]
-        if marks:
-            name = sorted({name for name, _ in marks})[int(rng.integers(len({name for name, _ in marks})))]
-            own = [box for other, box in marks if other == name]
-            x0, y0, x1, y1 = own[int(rng.integers(len(own)))]
-            middles = ((y0 + y1) / 2, (x0 + x1) / 2)
-            corner = [int(np.clip(middle - rng.uniform(0.1, 0.9) * WINDOW, 0, most)) for middle in middles]
+        """A window about a mark of a page, or about other ink on it: what the head reads, classes and weights."""
+        seen, classes, weights, places = self._kept[int(rng.integers(len(self._kept)))]
+        middle = np.full(2, len(classes) / 2)
+        if places:
+            own = places[int(rng.integers(len(places)))]
+            middle = own[int(rng.integers(len(own)))]
+        corner = (middle - rng.uniform(0.1, 0.9, 2) * WINDOW).clip(0, max(0, len(classes) - WINDOW)).astype(int)
         rows, columns = (slice(at, at + WINDOW) for at in corner)
         return seen[:, rows, columns], classes[rows, columns], weights[rows, columns]
 
@@ -194,8 +195,8 @@ class Marking(Task):
         unseen = {}
         for name in self.stage.pages:
             pages = self._pages({name: 1.0}, "validation")
-            drawn = [pages.batch(number * EVERY) for number in range(EVALUATED)]
-            unseen[name] = [(self._seen(page), page.marks) for page in drawn if page is not None]
+            drawn = map(pages.batch, range(EVALUATED))
+            unseen[name] = [(self._seen(page), page.marks) for page in drawn]
         return unseen
 
     @torch.no_grad()
