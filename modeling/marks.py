@@ -28,8 +28,9 @@ MARKS = (
 _OVER_WORDS = ("[struck]", "[highlight]")
 """Marks with words in them: their names begin before these."""
 _WIDTH = 48
-_SURE = 0.5
-"""The least probability of a mark, the mean over its half patches."""
+_SURE, _SURER = 0.5, 0.75
+"""The least probability of a mark, the mean over its half patches; and of those that look like any shaded area."""
+_SHADED = ("[struck]", "[highlight]", BAR)
 _SAME_END = 1.5
 """Half patches by which bars of a chart may differ where they begin."""
 _FEWEST_BARS = 3
@@ -90,7 +91,7 @@ def _found(chances: Tensor) -> list[tuple[str, Box]]:
     for label in labels.unique():
         y, x = rows[labels == label], columns[labels == label]
         sure, kind = chances[1:, y, x].mean(1).max(0)
-        if float(sure) >= _SURE:
+        if float(sure) >= (_SURER if MARKS[int(kind)] in _SHADED else _SURE):
             box = (float(x.min()), float(y.min()), float(x.max()) + 1, float(y.max()) + 1)
             marks.append((MARKS[int(kind)], box))
     return marks
