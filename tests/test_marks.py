@@ -27,18 +27,18 @@ WITH_MARKS: dict[str, Any] = {**READS_WORDS, "vision": {**READS_WORDS["vision"],
 PAGE = "marked page"
 
 
-@pytest.fixture(scope="module")
-def faces() -> tuple[fonts.FontFace, ...]:
-    """Faces of the training split."""
+@pytest.fixture(scope="module", autouse=True)
+def _fonts() -> None:
+    """Skips where no font of the training split is installed."""
     try:
-        return fonts.find_fonts("train")
+        fonts.find_fonts("train")
     except FileNotFoundError:
         pytest.skip("no font of the training split is installed")
 
 
 @pytest.fixture(scope="module")
-def pages(faces: tuple[fonts.FontFace, ...]) -> list[TextPage]:
-    return [layout_page(np.random.default_rng(seed), "train", PAGE, faces=faces) for seed in range(120)]
+def pages() -> list[TextPage]:
+    return [layout_page(np.random.default_rng(seed), "train", PAGE) for seed in range(120)]
 
 
 def reader() -> TextReader:
@@ -140,10 +140,10 @@ def test_splits_share_no_look() -> None:
         assert all(items) and not (items[0] & items[1] or items[0] & items[2] or items[1] & items[2])
 
 
-def test_labels_are_where_marks_are_drawn(faces: tuple[fonts.FontFace, ...]) -> None:
+def test_labels_are_where_marks_are_drawn() -> None:
     seen = Counter[str]()
     for seed in range(30):
-        page = draw_page(np.random.default_rng(seed), "train", PAGE, faces=faces)
+        page = draw_page(np.random.default_rng(seed), "train", PAGE)
         picture = np.asarray(page.image).astype(int)
         for name, box in page.marks:
             x0, y0, x1, y1 = (round(at) for at in box)
@@ -159,8 +159,8 @@ def test_labels_are_where_marks_are_drawn(faces: tuple[fonts.FontFace, ...]) -> 
     assert set(seen) == set(MARKS)
 
 
-def test_wear_moves_marks_as_it_moves_words(faces: tuple[fonts.FontFace, ...]) -> None:
-    page = draw_page(np.random.default_rng(0), "train", PAGE, faces=faces)
+def test_wear_moves_marks_as_it_moves_words() -> None:
+    page = draw_page(np.random.default_rng(0), "train", PAGE)
     worn = wear(np.random.default_rng(0), page, kinds=["skewed"])
     assert [name for name, _ in worn.marks] == [name for name, _ in page.marks]
     assert worn.marks != page.marks
@@ -182,9 +182,7 @@ def test_targets_cover_marks_and_small_ones_have_the_weight_of_large_ones() -> N
     assert (classes == 0).sum() == 64 - 1 - 16 - 4 and weights[2, 2] == 12 and weights[0, 5] == 1
 
 
-def test_the_head_learns_marks(
-    faces: tuple[fonts.FontFace, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_head_learns_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arr_coc.training.reader.marking.EVALUATED", 1)
     model = tiny_model(**WITH_MARKS)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
