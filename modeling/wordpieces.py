@@ -191,7 +191,7 @@ class TextReader(nn.Module):
         characters = np.zeros((len(pages), side * side, 2), np.float32)
         without_slot = [0] * len(pages)
         for number, (page, held, words) in enumerate(zip(pieces, characters, pages, strict=True)):
-            rows = placed(words, 2 * side)
+            rows = sorted(placed(words, 2 * side), key=lambda row: row[0].mark)  # marks have what print leaves free
             for token, half_row, column in self.pieces_of([row for row in rows if row[0].confidence > _GUESS], side):
                 slots = page[half_row // 2 * side + column, half_row % 2]
                 if (free := np.flatnonzero(slots < 0)).size:

@@ -19,7 +19,7 @@ from arr_coc.pages.generator import draw_page, layout_page
 from arr_coc.pages.page import TextPage
 from arr_coc.pages.splits import SPLITS, share
 from arr_coc.pages.wear import wear
-from arr_coc.training.reader.marking import IGNORED, MarksStage, mark_targets
+from arr_coc.training.reader.marking import EVEN, IGNORED, MarksStage, mark_targets
 from arr_coc.training.reader.targets import Wordpieces, page_tokens, read_without_pixels, spelled
 from arr_coc.training.stages import Run
 
@@ -179,7 +179,7 @@ def test_targets_cover_marks_and_small_ones_have_the_weight_of_large_ones() -> N
     marks = [("[x]", (2.1, 2.2, 2.4, 2.3)), (BAR, (5.0, 0.0, 7.0, 8.0)), ("", (0.0, 6.0, 2.0, 8.0))]
     classes, weights = mark_targets(marks, 8)
     assert classes[2, 2] == 1 and (classes[:, 5:7] == MARKS.index(BAR) + 1).all() and (classes[6:, :2] == IGNORED).all()
-    assert (classes == 0).sum() == 64 - 1 - 16 - 4 and weights[2, 2] == 12 and weights[0, 5] == 1
+    assert (classes == 0).sum() == 64 - 1 - 16 - 4 and weights[2, 2] == EVEN and weights[0, 5] == 1
 
 
 def test_the_head_learns_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

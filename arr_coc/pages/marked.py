@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..modeling.config_fields import Registry
+from ..modeling.checks import Registry
 from ..modeling.image_processing_arr_coc import Box
 from ..modeling.marks import BAR, COLOURS
 from .maker import PAGES, PageMaker

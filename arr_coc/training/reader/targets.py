@@ -236,8 +236,10 @@ def read_without_pixels(
             last = start + max(0, len(word) - 1)
             rows += ((piece.id, float(x[min(start + piece.start, last)]), y) for piece in (cut(read) if read else ()))
             start += len(word) + 1
+    printed = len(rows)
     for word in _mark_words(page, scale, shift, rows, rng) if marks else ():
         rows += ((piece.id, word.columns[0] / COLUMNS, word.row / 2) for piece in cut(word.text))
+    behind = np.arange(printed, len(rows))  # marks have what print leaves free
     for _ in range(rng.poisson(mistakes * SPECKS)):
         text = "".join(SPECK[int(number)] for number in rng.integers(len(SPECK), size=int(rng.integers(1, 4))))
         x0, y0 = rng.random(2) * side
@@ -246,7 +248,7 @@ def read_without_pixels(
     column = table[:, 1].clip(0, side - 1e-3).astype(np.int64)
     half_row = (2 * table[:, 2]).clip(0, 2 * side - 1e-3).astype(np.int64)
     slots = np.full((side * side, 2, PIECE_SLOTS), -1, np.int32)
-    for number in np.lexsort((np.arange(len(table)), table[:, 1])):
+    for number in np.lexsort((np.arange(len(table)), table[:, 1], np.isin(np.arange(len(table)), behind))):
         held = slots[half_row[number] // 2 * side + column[number], half_row[number] % 2]
         if (free := np.flatnonzero(held < 0)).size:
             held[free[0]] = int(table[number, 0])
