@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 import numpy as np
 
 from arr_coc.files import run_module
-from arr_coc.metrics import caseless_match
+from arr_coc.metrics import METRICS
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.pages.generator import draw_page
 from arr_coc.pages.marked import KINDS
@@ -52,7 +52,8 @@ def answered(model: ArrCocForConditionalGeneration, pages: list[tuple[TextPage, 
 
 def accuracy(results: list[tuple[Question, str]]) -> tuple[float, float]:
     """The share of right answers, and that of guesses that would be."""
-    right = [caseless_match(answer, question.answers) for question, answer in results]
+    match = METRICS["caseless_match"].score
+    right = [match(answer, question.answers) for question, answer in results]
     return float(np.mean(right)), float(np.mean([1 / question.choices for question, _ in results]))
 
 

@@ -338,7 +338,7 @@ def _stamp(page: MarkedSheet, box: Box, look: tuple[str, bool, int], ink: Colour
         x0, x1 = (x0 + x1 - y1 + y0) / 2, (x0 + x1 + y1 - y0) / 2
     draw = sheet.rectangle if shape in ("box", "rounded") else sheet.ellipse
     corner = {"radius": 9} if shape == "rounded" else {}
-    for inset in (0, 6)[: 1 + double]:
+    for inset in (0.0, 6.0)[: 1 + double]:
         width = page.stroke * (1.5 if not inset else 1)
         draw(x0 + inset, y0 + inset, x1 - inset, y1 - inset, outline=ink, width=width, **corner)
     for number in range(lines):  # that cannot be read

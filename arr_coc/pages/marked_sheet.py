@@ -8,7 +8,7 @@ from __future__ import annotations
 import colorsys
 from collections.abc import Sequence
 from itertools import product
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..modeling.image_processing_arr_coc import Box
 from ..modeling.marks import COLOURS
@@ -34,7 +34,12 @@ TICKS: dict[str, Strokes] = {
 }
 """Strokes of ticks by look, in a box of side 1; "fill" and "inverted tick" fill the box."""
 BOXES = ("square", "rounded", "thick", "grey", "double", "faint")
-DOTS = ("dot", "ring", *product((0.0, 0.15, 0.3, 0.5), (0.5, 1.0, 1.5, 2.0)), *product((3, 4, 5, 6, 8), (0.0, 0.5)))
+DOTS: tuple[Any, ...] = (
+    "dot",
+    "ring",
+    *product((0.0, 0.15, 0.3, 0.5), (0.5, 1.0, 1.5, 2.0)),
+    *product((3, 4, 5, 6, 8), (0.0, 0.5)),
+)
 """Dots of a colour: a rectangle's radius and width, of its height, or a polygon's corners and turn, of one of them."""
 RADIOS = tuple(product((0.18, 0.22, 0.26, 0.3, 0.36), (1.0, 1.5, 2.0), (False, True)))
 """Inset of the dot, width of the ring, and whether the chosen disc is filled about a white dot."""

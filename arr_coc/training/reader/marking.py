@@ -115,7 +115,9 @@ class MarkedPages(Batches[MarkedPixels]):
             raise ValueError(f"pages: expected sources of drawn pages; got a page of {page.source} without a picture")
         wide, tall = page.size
         boxes = map_boxes([box for _, box in page.marks], tall, wide, self.side)
-        scaled = [tuple(float(at) / self.half for at in box) for box in boxes]
+        scaled: list[Box] = [
+            (x0 / self.half, y0 / self.half, x1 / self.half, y1 / self.half) for x0, y0, x1, y1 in boxes
+        ]
         marks = tuple(zip((name for name, _ in page.marks), scaled, strict=True))
         return MarkedPixels(torch.from_numpy(pixels(square(page.image, self.side)))[None], marks)
 
@@ -159,8 +161,8 @@ class Marking(Task):
         inked = (colours - colours.flatten(1).median(1)[0][:, None, None]).abs().amax(0).cpu().numpy() > INKED
         places = [np.argwhere(classes == number) for number in np.unique(classes[classes > 0])]
         places += [np.argwhere(inked & (classes == 0))]  # what is none has to be learnt too
-        targets = (torch.from_numpy(each).to(self.device) for each in (classes, weights))
-        self._kept.append((seen, *targets, [each for each in places if len(each)]))
+        wanted, weigh = (torch.from_numpy(each).to(self.device) for each in (classes, weights))
+        self._kept.append((seen, wanted, weigh, [each for each in places if len(each)]))
         return [None]
 
     def losses(self, step: int, batch: None) -> dict[str, Tensor]:

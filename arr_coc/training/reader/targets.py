@@ -237,8 +237,8 @@ def read_without_pixels(
             rows += ((piece.id, float(x[min(start + piece.start, last)]), y) for piece in (cut(read) if read else ()))
             start += len(word) + 1
     printed = len(rows)
-    for word in _mark_words(page, scale, shift, rows, rng) if marks else ():
-        rows += ((piece.id, word.columns[0] / COLUMNS, word.row / 2) for piece in cut(word.text))
+    for mark in _mark_words(page, scale, shift, rows, rng) if marks else ():
+        rows += ((piece.id, mark.columns[0] / COLUMNS, mark.row / 2) for piece in cut(mark.text))
     behind = np.arange(printed, len(rows))  # marks have what print leaves free
     for _ in range(rng.poisson(mistakes * SPECKS)):
         text = "".join(SPECK[int(number)] for number in rng.integers(len(SPECK), size=int(rng.integers(1, 4))))
