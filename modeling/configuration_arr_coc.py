@@ -223,6 +223,8 @@ class ArrCocVisionConfig(ValidatedConfig):
     stem_channels: list[int] | tuple[int, ...] = wholes(1, MAX_WIDTH, default=())
     stem_blocks: int = whole(0, MAX_LAYERS, default=0)
     stem_wide_blocks: int = whole(0, MAX_LAYERS, default=0)
+    # Whether a model that reads text also names what is drawn beside words, such as ticked boxes (marks.py).
+    marks: bool = False
     # "conv" (DeepSeek's two stride-2 convolutions) or "mask" (top-M of a learned score); channels after its two stages.
     compressor: str = member("compressor", default="conv")
     compressed_channels: list[int] | tuple[int, ...] = wholes(1, MAX_WIDTH, default=(512, 1024))
@@ -294,9 +296,9 @@ class ArrCocBridgeConfig(ValidatedConfig):
     Parameters, by their names in the whole model's state dict: every bridge but "vet" has `model.bridge.projection`;
     "quality" and "transformer" add `model.bridge.adapter.{norm,hidden,score,gate,correction}`, "transformer" also
     `model.bridge.{norm,level,layers.i}`, "cells" `model.bridge.{norm,head,table,rest}`, "wordpieces"
-    only `model.bridge.places` and `model.vision_tower.text_reader.{line_head,character_head,spellings}`; "vet"
-    has `model.bridge.head.0` (no bias), `model.bridge.head.1` and `model.bridge.table`; layout "rows" has
-    `model.layout.image_newline` and `model.layout.view_seperator`, each [D].
+    only `model.bridge.places` and `model.vision_tower.text_reader.{line_head,character_head,spellings}`, with `marks`
+    also `text_reader.mark_head`; "vet" has `model.bridge.head.0` (no bias), `model.bridge.head.1` and
+    `model.bridge.table`; layout "rows" has `model.layout.image_newline` and `model.layout.view_seperator`, each [D].
     """
 
     model_type = "arr_coc_bridge"
@@ -447,6 +449,8 @@ class ArrCocConfig(ValidatedConfig):
         yield fits, "bridge_config.num_heads", expected, bridge.num_heads
         reads, stem, scorers = kind == "wordpieces", vision.stem, list(fetcher.scorers)
         yield not reads or stem == "conv", "vision_config.stem", '"conv" with bridge "wordpieces"', stem
+        expected = f'false with bridge "{kind}", which reads no words'
+        yield reads or not vision.marks, "vision_config.marks", expected, vision.marks
         words = "words" in scorers
         expected = f'no "words" with bridge "{kind}", which reads no words'
         yield reads or not words, "fetcher_config.scorers", expected, scorers

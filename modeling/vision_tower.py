@@ -23,8 +23,9 @@ from .checks import Registry, refusal
 from .configuration_arr_coc import COMPRESSION, ArrCocSemanticConfig, ArrCocVisionConfig
 from .grid_encoder import LEVELS, ConvStem, GridEncoder, pool_regions, resize_table
 from .image_encoding import ImageEncoding, KeyValue
+from .marks import MarkHead, found_marks, with_marks
 from .rereading import reread
-from .wordpieces import GivenWords, TextReader
+from .wordpieces import GivenWords, TextReader, Word
 
 # ---- textures: cheap, fixed, and computed once per image ----------------------------------------------------------
 
@@ -196,7 +197,10 @@ class ArrCocVisionTower(nn.Module):
         self.config = vision
         self.texture_set, self.keeps_depths = textures, keeps_depths
         self.grid_encoder = GridEncoder(vision)
-        self.text_reader = TextReader(vision.stem_channels[-1], vocabulary) if vocabulary else None
+        self.text_reader = None
+        if vocabulary:
+            channels = vision.stem_channels[-1]
+            self.text_reader = TextReader(channels, vocabulary, MarkHead(channels) if vision.marks else None)
         if not vocabulary:
             self.compressor = COMPRESSORS[vision.compressor](vision)
             self.semantic_encoder = SemanticEncoder(semantic)
@@ -293,6 +297,8 @@ class ArrCocVisionTower(nn.Module):
         if self.text_reader is None:
             return grid if also else {"features": grid}
         stem, coarse = grid.pop("stem"), grid.pop("coarse", ())
+        if (head := self.text_reader.mark_head) is not None:
+            again = partial(_with_marks, head, stem, pixel_values, again)
         grid["pieces"], grid["characters"] = self.text_reader.read(stem, coarse, words, again)
         return grid
 
@@ -313,6 +319,15 @@ class ArrCocVisionTower(nn.Module):
         projected = self.saccade_projection(states_at(features, indices, levels))
         states, _ = self.semantic_encoder(projected, features.shape[-1], indices, encoding.semantic_cache, used, levels)
         return states, projected
+
+
+def _with_marks(
+    head: MarkHead, stem: Tensor, pixel_values: Tensor, again: Callable | None, pages: list[list[Word]]
+) -> list[list[Word]]:
+    """The words that were read, and `again` where that is given, with those that name marks."""
+    pages = pages if again is None else again(pages)
+    marks = found_marks(head(head.inputs(stem, pixel_values)))
+    return [with_marks(*page) for page in zip(pages, marks, strict=True)]
 
 
 class Latent(nn.Sequential):

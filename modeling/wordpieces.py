@@ -82,6 +82,7 @@ class Word:
             columns, so that large print does not get less than small print.
         unread: the middle of each character without a class of its own, in columns.
         span: the half rows, from and to, that it covers.
+        mark: whether it names what is drawn there (`marks.py`), and is not printed.
     """
 
     text: str
@@ -90,6 +91,7 @@ class Word:
     confidence: float = 1.0
     unread: tuple[float, ...] = ()
     span: tuple[float, float] = (0.0, 0.0)
+    mark: bool = False
 
     def enlarged(self, scale: float) -> "Word":
         """The same word where its page is `scale` times as large."""
@@ -121,12 +123,14 @@ class TextReader(nn.Module):
     Args:
         channels: C.
         rows: V.
+        mark_head: names what is drawn beside words (`marks.MarkHead`); None: it is left out.
     """
 
     spellings: Tensor
 
-    def __init__(self, channels: int, rows: int) -> None:
+    def __init__(self, channels: int, rows: int, mark_head: Any = None) -> None:
         super().__init__()
+        self.mark_head = mark_head
         self.line_head = nn.Conv2d(channels, 2 * CELL_COLUMNS, 1)
         self.character_head = nn.Linear(channels, CELL_COLUMNS * CLASSES)
         self.register_buffer("spellings", torch.zeros(rows, SPELLED, dtype=torch.uint8))
@@ -187,14 +191,14 @@ class TextReader(nn.Module):
         characters = np.zeros((len(pages), side * side, 2), np.float32)
         without_slot = [0] * len(pages)
         for number, (page, held, words) in enumerate(zip(pieces, characters, pages, strict=True)):
-            rows = placed(words, 2 * side)
+            rows = sorted(placed(words, 2 * side), key=lambda row: row[0].mark)  # marks have what print leaves free
             for token, half_row, column in self.pieces_of([row for row in rows if row[0].confidence > _GUESS], side):
                 slots = page[half_row // 2 * side + column, half_row % 2]
                 if (free := np.flatnonzero(slots < 0)).size:
                     slots[free[0]] = token
                 else:
                     without_slot[number] += 1
-            for word, half_row in rows:
+            for word, half_row in (row for row in rows if not row[0].mark):
                 _count_characters(held.reshape(side, side, 2)[half_row // 2], word)
         return torch.from_numpy(pieces), torch.from_numpy(characters), without_slot
 
@@ -225,7 +229,7 @@ class TextReader(nn.Module):
             return []
         height, width = on.shape
         middles = middles + torch.arange(height)[:, None] + 0.5
-        label = _components(on, middles)[on]
+        label = connected(on, middles)[on]
         row, column = on.nonzero().unbind(1)
         at, own = (label * width + column).unique(return_inverse=True)  # columns of words, from the left in each
         word, column = at // width, at % width
@@ -304,7 +308,7 @@ def _linked(on: Tensor, middles: Tensor) -> list[tuple[Tensor, tuple[slice, slic
     return links
 
 
-def _components(on: Tensor, middles: Tensor) -> Tensor:
+def connected(on: Tensor, middles: Tensor) -> Tensor:
     """[R, W] a number for each set of linked columns: the smallest flat index among them."""
     label = torch.arange(on.numel()).view_as(on)
     links = _linked(on, middles)

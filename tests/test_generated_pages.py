@@ -16,6 +16,7 @@ from arr_coc.pages.generator import KINDS, draw_page, layout_page
 from arr_coc.pages.jumble import SIDE, jumble
 from arr_coc.pages.letters import FACTS
 from arr_coc.pages.maker import Fonts
+from arr_coc.pages.marked import KINDS as MARKED
 from arr_coc.pages.page import ABSENT, Question, TextPage
 from arr_coc.pages.question_writer import (
     DETAIL,
@@ -94,7 +95,7 @@ def test_answers_are_printed_in_their_boxes(kind: str, split: Split) -> None:
             elif question.kind == ABSENT:
                 assert question.answers == (NOT_THERE,) and not question.boxes and not question.label_boxes
             else:
-                assert question.kind in (GIST, TICK)
+                assert question.kind in (GIST, TICK, *MARKED)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -313,6 +313,7 @@ def test_a_page_that_is_hard_to_read_is_said_by_the_command(tmp_path: Path, pict
     [
         ({"vision": {"compressor": "mask"}}, 'expected no "cells" or "wordpieces" with compressor "mask"'),
         ({"vision": {}}, """stem: expected "conv" with bridge "wordpieces"; got 'patchify'"""),
+        ({"bridge": {}, "vision": {"marks": True}}, 'marks: expected false with bridge "linear"'),
         ({"fetcher": {"match_size": 8}}, 'match_size: expected 0 without scorer "words"; got 8'),
         ({"fetcher": {**SCORES_WORDS, "match_size": 0}}, 'match_size: expected above 0 with scorer "words"; got 0'),
         ({"bridge": {}, "vision": {}, "fetcher": SCORES_WORDS}, 'scorers: expected no "words" with bridge "linear"'),

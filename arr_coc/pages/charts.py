@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ..modeling.image_processing_arr_coc import Box
+from ..modeling.marks import BAR
 from .maker import PAGES, PageMaker, on
 from .question_writer import SPREAD, TWO_PLACES, boxes_of, spoken
 from .sheet import Colour, Piece, Pieces, Style, joined
@@ -109,6 +110,7 @@ class Plot:
             if y > self.bottom:
                 break
             self.sheet.rectangle(x, y - side, x + side, y, fill=colour)
+            self.sheet.mark("", (x, y - side, x + side, y))
             pieces.append(self.sheet.write(name, x + side * 1.6, y, body))
             x, y = (x, y + down) if down else (pieces[-1].box[2] + body.size * 1.2, y)
         return pieces
@@ -268,7 +270,9 @@ def _upright(plot: Plot, lines: bool) -> None:
         for (x, y), number in zip(places, numbers, strict=True):
             inside = layout == "vertical values inside" and bottom - y > body.size * 2
             if not lines:
-                sheet.rectangle(x - width / 2, round(y), x + width / 2 - 1, round(bottom), fill=colour)
+                bar = (x - width / 2, round(y), x + width / 2 - 1, round(bottom))
+                sheet.rectangle(*bar, fill=colour)
+                sheet.mark(BAR, bar)
             elif printed or "markers" in layout:
                 sheet.ellipse(x - 3, y - 3, x + 3, y + 3, fill=colour)
             ink = body.inked(on(colour)) if inside else body
@@ -326,7 +330,9 @@ def _lying(plot: Plot) -> None:
     for i, (name, number) in enumerate(zip(names, numbers, strict=True)):
         y, end = top + (i + 0.5) * step, left + number / pixel
         colour, base = plot.colours[i if layout == "horizontal plain" else 0], y + body.cap_height / 2
-        sheet.rectangle(left, y - step * 0.32, end, y + step * 0.32, fill=colour)
+        bar = (left, y - step * 0.32, end, y + step * 0.32)
+        sheet.rectangle(*bar, fill=colour)
+        sheet.mark(BAR, bar)
         first = base - (len(body.wrap(name, left - 34)) - 1) * body.size * 0.55
         labels.append(sheet.paragraph(name, 24, first, left - 34, body, 1.1, "right")[0])
         texts.append(sheet.write(plot.written(number), end + 6, base, body) if printed else None)

@@ -12,7 +12,7 @@ from random import Random
 
 import numpy as np
 
-from . import cards, charts, forms, invoices, letters, manuals, receipts, screens, tables
+from . import cards, charts, forms, invoices, letters, manuals, marked, receipts, screens, tables
 from .fonts import find_fonts
 from .maker import PAGES, PageMaker, fonts_of
 from .page import TextPage
@@ -26,7 +26,18 @@ KINDS = {kind: float(weight) for kind, weight in pairs("kinds of pages").items()
 _QUESTIONS = 14  # the most questions of a page
 _ABSENT = 0.12  # share of the questions
 
-_MODULES = (cards, charts, forms, invoices, letters, manuals, receipts, screens, tables)  # each registers its kinds
+_MODULES = (
+    cards,
+    charts,
+    forms,
+    invoices,
+    letters,
+    manuals,
+    marked,
+    receipts,
+    screens,
+    tables,
+)  # each registers its kinds
 assert set(KINDS) == set(PAGES)
 
 
@@ -65,4 +76,5 @@ def _page(rng: np.random.Generator, split: Split, kind: str | None, drawn: bool)
         questions=maker.questions.ordered(_QUESTIONS, _ABSENT),
         kind=maker.kind,
         source=f"generated: {maker.kind}, {maker.layout}",
+        marks=tuple(maker.sheet.marks),
     )

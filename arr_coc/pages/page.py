@@ -32,6 +32,7 @@ class Question:
         label_boxes: boxes of the labels that lead to the answer, the one that the question names first.
         kind: kind of the answer, such as "price" or "cell"; "absent" for absent fields.
         history: earlier questions about the page and their answers in the chat.
+        choices: of how many answers the page leaves one as likely as the other without its marks; 0: not counted.
     """
 
     text: str
@@ -40,6 +41,7 @@ class Question:
     label_boxes: tuple[Box, ...]
     kind: str
     history: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # not in digests, to keep old ones
+    choices: int = field(default=0, repr=False)
 
     @property
     def absent(self) -> bool:
@@ -74,6 +76,8 @@ class TextPage:
         questions: questions with answers, and the boxes of answers and labels.
         kind: kind of page, such as "receipt".
         source: origin of the page: a generator and layout, or a package and file.
+        marks: what is drawn beside words, by its name in `modeling.marks.MARKS` ("": it may be taken for one), and its
+            box, px; known for generated pages only.
     """
 
     image: Image.Image | None
@@ -82,6 +86,7 @@ class TextPage:
     questions: tuple[Question, ...] = ()
     kind: str = ""
     source: str = field(default="", repr=False)
+    marks: tuple[tuple[str, Box], ...] = field(default=(), repr=False)
 
 
 def plain(text: str) -> str:

@@ -178,6 +178,8 @@ class PairWriter:
     def _box(self, x: float, y: float, side: float, ticked: bool) -> None:
         sheet, mark, kind = self.sheet, self.look.value.colour, self.look.mark
         (sheet.ellipse if kind == "radio" else sheet.rectangle)(x, y, x + side, y + side, outline=self.look.rule)
+        names = ("()", "(o)") if kind == "radio" else ("[]", "[x]")
+        sheet.mark(names[ticked], (x, y, x + side, y + side))
         if not ticked:
             return
         near, far = side * 0.22, side * 0.78

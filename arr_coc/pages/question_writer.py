@@ -92,12 +92,18 @@ class QuestionWriter:
         return text
 
     def add(
-        self, text: str, answers: str | Sequence[str], boxes: Boxes = (), labels: Boxes = (), kind: str = DETAIL
+        self,
+        text: str,
+        answers: str | Sequence[str],
+        boxes: Boxes = (),
+        labels: Boxes = (),
+        kind: str = DETAIL,
+        choices: int = 0,
     ) -> None:
         """Adds a question, unless it exists."""
         told = (answers,) if isinstance(answers, str) else tuple(answers)
         if all(text.casefold() != other.text.casefold() for other in self.questions):
-            self.questions.append(Question(text, told, tuple(boxes), tuple(labels), kind))
+            self.questions.append(Question(text, told, tuple(boxes), tuple(labels), kind, choices=choices))
 
     def named(self, name: str, kind: str, label: str = "") -> str:
         """A question for the value of a name; `kind` is its kind of `values.KINDS`.

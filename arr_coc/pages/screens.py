@@ -91,7 +91,9 @@ class ScreenSheet:
         height = self.body.size * 2
         sheet.rectangle(0, 0, sheet.width, height, fill=self.theme.card)
         for i, colour in enumerate(((237, 106, 94), (245, 191, 79), (98, 197, 84))):
-            sheet.ellipse(12 + i * 20, height / 2 - 6, 24 + i * 20, height / 2 + 6, fill=colour)
+            box = (12 + i * 20, height / 2 - 6, 24 + i * 20, height / 2 + 6)
+            sheet.ellipse(*box, fill=colour)
+            sheet.mark("", box)
         if random.random() < 0.6:
             text, y = self.maker.words.thing().title(), height / 2 + self.small.cap_height / 2
             sheet.write(text, sheet.width / 2, y, self.small, "middle")
@@ -172,6 +174,7 @@ def _switch(screen: ScreenSheet, right: float, y: float, on: bool) -> None:
     size, sheet = screen.body.size, screen.sheet
     top, bottom = y - size * 0.95, y + size * 0.25
     left = right - size * 2.2
+    sheet.mark("[on]" if on else "[off]", (left, top, right, bottom))
     sheet.rectangle(left, top, right, bottom, fill=screen.theme.accent if on else screen.theme.rule, radius=size * 0.6)
     start = right - size * 1.15 if on else left + 2
     sheet.ellipse(start, top + 2, start + size * 1.1 - 2, bottom - 2, fill=(255, 255, 255))

@@ -182,6 +182,7 @@ class Sheet:
         self.pieces: list[Piece] = []
         self._styles: list[Style] = []
         self._shapes: list[_Shape] = []
+        self.marks: list[tuple[str, Box]] = []
 
     @property
     def size(self) -> tuple[int, int]:
@@ -264,6 +265,14 @@ class Sheet:
     def slice(self, x0: float, y0: float, x1: float, y1: float, start: float, end: float, fill: Colour) -> None:
         """Draws a slice of the ellipse in a box between two angles in degrees, clockwise from the right."""
         self._shapes.append(_Shape("pieslice", ((x0, y0), (x1, y1)), {"start": start, "end": end, "fill": fill}))
+
+    def polygon(self, *points: tuple[float, float], fill: Colour) -> None:
+        """Draws a filled polygon."""
+        self._shapes.append(_Shape("polygon", points, {"fill": fill}))
+
+    def mark(self, name: str, box: Box) -> None:
+        """Records that what is drawn in a box is one of `modeling.marks.MARKS`; "": it may be taken for one."""
+        self.marks.append((name, box))
 
     def draw(self, *, scale: int = 1) -> Image.Image:
         """Draws the page in RGB; with a scale above 1, drawn larger and then reduced, as scanned print."""

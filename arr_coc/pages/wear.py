@@ -122,7 +122,8 @@ def wear(rng: np.random.Generator, page: TextPage, *, kinds: Iterable[str] | Non
         return bounds_of(project(sheet.matrix, corners_of(box)).clip(0, page.size))
 
     questions = tuple(question.moved(seen) for question in page.questions)
-    return replace(page, image=sheet.image.convert("RGB"), lines=_moved(sheet), questions=questions)
+    marks = tuple((name, seen(box)) for name, box in page.marks)
+    return replace(page, image=sheet.image.convert("RGB"), lines=_moved(sheet), questions=questions, marks=marks)
 
 
 def _without_colours(image: Image.Image) -> Image.Image:

@@ -38,7 +38,7 @@ from ..modeling.processing_arr_coc import ArrCocProcessor
 from . import phases  # noqa: F401  # registers its stages, and reinforcement its own
 from .attached import AttachedScorerStage, begin_attached
 from .phases import Phase, train_phase
-from .reader import asking, recognition  # noqa: F401  # register their stages
+from .reader import asking, marking, recognition  # noqa: F401  # register their stages
 from .reader.language_model import load_adapter, save_adapter
 from .stages import STAGES, Run, Stage, check_names, stage_from
 

@@ -428,6 +428,7 @@ class AskedPages(Batches[list[AskedPage]]):
         self._others = round(self.stage.questions * self.stage.elsewhere)
         self.tokenizer, config = run.processor.tokenizer, run.model.config.vision_config
         self.side, self.patch, self.grid = config.image_size, config.patch_size, config.grid_size
+        self.marks = config.marks
         self.prompting, self.cut = Prompting(self.tokenizer), Wordpieces(self.tokenizer)
 
     def batch(self, step: int) -> list[AskedPage]:
@@ -458,7 +459,8 @@ class AskedPages(Batches[list[AskedPage]]):
         )
         drawn, pieces = None, None
         if page.image is None:
-            pieces = read_without_pixels(page, self.grid, self.cut, rng, self.stage.mistakes * rng.random())[None]
+            mistakes = self.stage.mistakes * rng.random()
+            pieces = read_without_pixels(page, self.grid, self.cut, rng, mistakes, self.marks)[None]
         else:
             drawn = torch.from_numpy(pixels(square(page.image, self.side)))[None]
         return AskedPage(

@@ -18,7 +18,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from arr_coc.modeling.wordpieces import CHARACTERS, CLASSES, COLUMNS, PIECE_SLOTS, SPACE, SPELLED
+from arr_coc.modeling.image_processing_arr_coc import Box
+from arr_coc.modeling.marks import BAR, MARKS, beside, mark_words
+from arr_coc.modeling.wordpieces import CHARACTERS, CLASSES, COLUMNS, PIECE_SLOTS, SPACE, SPELLED, Word
 from arr_coc.pages.page import Line, TextPage
 
 LEADS = 0.3
@@ -205,7 +207,12 @@ def page_tokens(pieces: Tensor) -> PageTokens:
 
 
 def read_without_pixels(
-    page: TextPage, side: int, cut: Wordpieces, rng: np.random.Generator | None = None, mistakes: float = 0.0
+    page: TextPage,
+    side: int,
+    cut: Wordpieces,
+    rng: np.random.Generator | None = None,
+    mistakes: float = 0.0,
+    marks: bool = False,
 ) -> Tensor:
     """int32 [N, 2, S] the wordpieces on a page that is fitted into a square of `side` x `side` patches, centred.
 
@@ -214,6 +221,7 @@ def read_without_pixels(
         cut: words into wordpieces.
         rng: of mistakes.
         mistakes: share of words that are read with one.
+        marks: whether it names the page's marks (`modeling.marks`), some of them wrongly.
     """
     rng = np.random.default_rng(0) if rng is None else rng
     scale = side / max(page.size)
@@ -228,19 +236,46 @@ def read_without_pixels(
             last = start + max(0, len(word) - 1)
             rows += ((piece.id, float(x[min(start + piece.start, last)]), y) for piece in (cut(read) if read else ()))
             start += len(word) + 1
+    printed = len(rows)
+    for mark in _mark_words(page, scale, shift, rows, rng) if marks else ():
+        rows += ((piece.id, mark.columns[0] / COLUMNS, mark.row / 2) for piece in cut(mark.text))
+    behind = np.arange(printed, len(rows))  # marks have what print leaves free
     for _ in range(rng.poisson(mistakes * SPECKS)):
-        text = "".join(MARKS[int(number)] for number in rng.integers(len(MARKS), size=int(rng.integers(1, 4))))
+        text = "".join(SPECK[int(number)] for number in rng.integers(len(SPECK), size=int(rng.integers(1, 4))))
         x0, y0 = rng.random(2) * side
         rows += ((piece.id, float(x0) + piece.start / 2, float(y0)) for piece in cut(text))
     table = np.array(rows, np.float64).reshape(-1, 3)
     column = table[:, 1].clip(0, side - 1e-3).astype(np.int64)
     half_row = (2 * table[:, 2]).clip(0, 2 * side - 1e-3).astype(np.int64)
     slots = np.full((side * side, 2, PIECE_SLOTS), -1, np.int32)
-    for number in np.lexsort((np.arange(len(table)), table[:, 1])):
+    for number in np.lexsort((np.arange(len(table)), table[:, 1], np.isin(np.arange(len(table)), behind))):
         held = slots[half_row[number] // 2 * side + column[number], half_row[number] % 2]
         if (free := np.flatnonzero(held < 0)).size:
             held[free[0]] = int(table[number, 0])
     return torch.from_numpy(slots)
+
+
+UNSEEN, MISTAKEN = 0.02, 0.01
+"""Shares of marks that are not found, and that are taken for others."""
+
+
+def _mark_words(
+    page: TextPage,
+    scale: float,
+    shift: Sequence[float],
+    pieces: list[tuple[int, float, float]],
+    rng: np.random.Generator,
+) -> list[Word]:
+    """The words that name a page's marks, beside wordpieces with places in patches."""
+    found: list[tuple[str, Box]] = []
+    for name, box in page.marks:
+        x0, y0, x1, y1 = (2 * (at * scale + shift[axis % 2]) for axis, at in enumerate(box))
+        draw = rng.random()
+        if name and draw > UNSEEN:
+            other = draw > 1 - MISTAKEN and name != BAR
+            found.append((MARKS[int(rng.integers(len(MARKS)))] if other else name, (x0, y0, x1, y1)))
+    text = np.array([(x * COLUMNS, x * COLUMNS, 2 * y) for _, x, y in pieces]).reshape(-1, 3)
+    return [beside(word, text) for word in mark_words(found)]
 
 
 LOOK_ALIKES = (
@@ -251,7 +286,7 @@ LOOK_ALIKES = (
 
 SPECKS = 60
 """Marks that are read as text on a page on which every word is misread."""
-MARKS = "---__..,,''\"|/:;~*=e1iolcrtsn0237"
+SPECK = "---__..,,''\"|/:;~*=e1iolcrtsn0237"
 
 
 def misread(rng: np.random.Generator, word: str) -> str:
