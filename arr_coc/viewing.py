@@ -106,7 +106,7 @@ def draw_fetch(
         drawn = [(x0 * cell, y0 * cell, x1 * cell, y1 * cell) for y0, x0, y1, x1 in fetch.regions()[0].tolist()]
     else:
         drawn = [tuple(map(round, box)) for box in map_boxes(boxes, source.height, source.width, cell * side)]
-    canvas.alpha_composite(_lines(drawn, side, cell, placed))
+    canvas.alpha_composite(_lines(drawn, side, cell, placed, grid=fetch.base != 0))
     canvas = canvas.rotate(-turned, expand=True)
     return _with_caption(canvas.convert("RGB"), fetch, question, text, probability, bool(fetch.budget))
 
@@ -125,14 +125,14 @@ def heat(relevance: np.ndarray) -> np.ndarray:
     return np.concatenate((colours(relevance), np.rint(255 * opacity).astype(np.uint8)[..., None]), -1)
 
 
-def _lines(boxes: Sequence[tuple[int, ...]], side: int, cell: int, placed: Placement) -> Image.Image:
+def _lines(boxes: Sequence[tuple[int, ...]], side: int, cell: int, placed: Placement, *, grid: bool) -> Image.Image:
     """The base grid, faint, and an outline around the fetched patches, as a layer over the image inside the square.
 
-    `boxes`: x0, y0, x1, y1 of each token in px of the square.
+    `boxes`: x0, y0, x1, y1 of each token in px of the square; `grid`: whether there are base tokens.
     """
     layer = Image.new("RGBA", (cell * side,) * 2)
     draw = ImageDraw.Draw(layer)
-    for at in range(COMPRESSION * cell, side * cell, COMPRESSION * cell):
+    for at in range(COMPRESSION * cell, side * cell, COMPRESSION * cell) if grid else ():
         draw.line((at, 0, at, side * cell), GRID_COLOUR)
         draw.line((0, at, side * cell, at), GRID_COLOUR)
     for box in boxes:
@@ -200,7 +200,7 @@ def _with_caption(
 def describe(fetch: FetchResult, *, drawn: bool = True) -> str:
     """One sentence: strategy, budget, and the number of padding patches; `drawn`: and what outlines and grid show."""
     patches = fetch.relevance.shape[-1]
-    base = getattr(fetch, "base", patches // COMPRESSION**2)  # a published model may have several views
+    base = patches // COMPRESSION**2 if fetch.base is None else fetch.base  # a published model may have several views
     if not fetch.budget:
         return f"strategy {fetch.strategy}: the {base} base tokens only, nothing fetched of {patches} patches"
     padding = int((fetch.is_padding & fetch.used).sum())
@@ -216,9 +216,9 @@ def describe(fetch: FetchResult, *, drawn: bool = True) -> str:
     notes = ["outlined"] * drawn + [f"{padding} of them padding"] * bool(padding)
     said = f" ({', '.join(notes)})" if notes else ""
     amount = str(fetch.budget) if fetch.levels is None else _amount(fetch)
-    beside = f"beside {base} base tokens{' (grid)' if drawn else ''}"
+    beside = f", beside {base} base tokens{' (grid)' if drawn else ''}" if base else ""
     return (
-        f"strategy {fetch.strategy}, allocator {fetch.allocator}: {amount} of {patches} patches fetched{said}, {beside}"
+        f"strategy {fetch.strategy}, allocator {fetch.allocator}: {amount} of {patches} patches fetched{said}{beside}"
     )
 
 

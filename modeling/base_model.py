@@ -346,8 +346,11 @@ class ArrCocModel(ArrCocPreTrainedModel):
             context = replace(selected.context, attention=attention_relevance(self, selected))
             selected = replace(selected, context=context)
         if selected.views is not None:
-            return fetch_over_views(self.fetcher, scorer, selected, choices)
-        return self.fetcher(selected.context, selected.budget, choices, taken=selected.taken)
+            fetched = fetch_over_views(self.fetcher, scorer, selected, choices)
+        else:
+            fetched = self.fetcher(selected.context, selected.budget, choices, taken=selected.taken)
+        fetched.base = None if self.layout.shows_base else 0
+        return fetched
 
     def place(self, selected: SelectedSlots, fetched: FetchResult, **aligned: Tensor | None) -> EmbeddedPrompt:
         """Prompt embeddings with the placeholders replaced by each image's base tokens, then its fetched tokens.

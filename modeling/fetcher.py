@@ -66,6 +66,7 @@ class FetchResult(Rows):
             (`Bridged.source`).
         source: [B, K] see `Bridged.source`; None: token and patch have the same index.
         room: [B] int64, the most tokens of each item's patches, from bridges that make several of one; None: `counts`.
+        base: base tokens of an image in the prompt; None: one for each 4x4 patches.
     """
 
     indices: Tensor
@@ -88,6 +89,7 @@ class FetchResult(Rows):
     levels: Tensor | None = None
     source: Tensor | None = None
     room: Tensor | None = None
+    base: int | None = None
 
     PER_TOKEN: ClassVar[tuple[str, ...]] = ("indices", "is_padding", "weights", "survival", "levels", "source")
 

@@ -153,7 +153,7 @@ class Views:
         counts = torch.tensor([len(parts[slot]["view"]) for slot in range(count)], device=scores.device)
         room = torch.tensor([rooms[slot] for slot in range(count)], device=scores.device) if rooms else None
         budget = int((counts if room is None else torch.maximum(counts, room)).max())
-        whole = dict[str, Tensor]()
+        whole = dict[str, Any]()
         for name in parts[0]:
             own_rows = [parts[slot][name] for slot in range(count)]
             whole[name] = pad_sequence([F.pad(row, (0, budget - len(row))) for row in own_rows], True)

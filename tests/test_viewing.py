@@ -43,6 +43,8 @@ def test_a_fetched_patch_is_outlined_where_it_lies_and_nothing_else_is() -> None
         "strategy realizer, allocator topk: 2 of 64 patches fetched (outlined, 1 of them padding), beside 4 base "
         "tokens (grid)"
     )
+    alone = fetch([1, 2], base=0)
+    assert describe(alone).endswith("2 of 64 patches fetched (outlined)")
 
 
 @pytest.mark.parametrize(("width", "height"), [(64, 16), (16, 64)])
