@@ -26,18 +26,8 @@ KINDS = {kind: float(weight) for kind, weight in pairs("kinds of pages").items()
 _QUESTIONS = 14  # the most questions of a page
 _ABSENT = 0.12  # share of the questions
 
-_MODULES = (
-    cards,
-    charts,
-    forms,
-    invoices,
-    letters,
-    manuals,
-    marked,
-    receipts,
-    screens,
-    tables,
-)  # each registers its kinds
+# Each registers its kinds.
+_MODULES = (cards, charts, forms, invoices, letters, manuals, marked, receipts, screens, tables)
 assert set(KINDS) == set(PAGES)
 
 
