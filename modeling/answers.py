@@ -21,6 +21,7 @@ from .fetcher import FetchResult
 from .image_encoding import ImageEncoding, confidence_of
 from .image_loading import Source, turn_box
 from .image_processing_arr_coc import Box
+from .prompt_format import NOT_ON_THE_PAGE
 from .scorers import EMPTY
 from .views import JointFetch, arrange
 from .vision_tower import TEXTURE_SETS, clear_of_padding
@@ -224,6 +225,7 @@ def evidence(probability: float, *, text: str, legibility: float | None, charact
         "legibility": 0.0 if legibility is None else legibility - 1,
         "characters": characters - 1,
         "words": math.log1p(len(text.split())),
+        "refused": float(text.casefold() == NOT_ON_THE_PAGE),
         "bias": 1.0,
     }
 

@@ -370,10 +370,10 @@ def are_markers(value: dict[str, Any]) -> bool:
 
 
 def are_calibration_weights(value: dict[str, Any]) -> bool:
-    """Whether they are the weights of `answers.calibrated`; earlier versions had none of characters."""
-    lows = {**dict.fromkeys(("logit", "legibility", "characters"), 0.0), "words": -1e3, "bias": -1e3}
+    """Whether they are the weights of `answers.calibrated`; earlier versions had fewer."""
+    lows = {**dict.fromkeys(("logit", "legibility", "characters"), 0.0), "words": -1e3, "refused": -1e3, "bias": -1e3}
     numbers = all(isinstance(weight, int | float) and not isinstance(weight, bool) for weight in value.values())
-    named = set(lows) - {"characters"} <= set(value) <= set(lows)
+    named = set(lows) - {"characters", "refused"} <= set(value) <= set(lows)
     return named and numbers and all(lows[name] <= weight <= 1e3 for name, weight in value.items())
 
 
@@ -406,8 +406,8 @@ class ArrCocConfig(ValidatedConfig):
     # Weights of `answers.calibrated`, which computes an answer's probability from that of its tokens and from the
     # legibility of its patches; None: it is that of its tokens.
     calibration: dict[str, Any] | None = checked_field(
-        "a number up to 1000 for each of logit, legibility, relevance, characters, words, bias, from 0 or (words, bias)"
-        " from -1000",
+        "a number up to 1000 for each of logit, legibility, characters, words, refused, bias, from 0 or, of the"
+        " last three, from -1000",
         are_calibration_weights,
         default=None,
     )

@@ -11,6 +11,7 @@ from PIL import Image
 from arr_coc import ArrCocConfig
 from arr_coc.evaluation.calibration import calibration, fit_calibration
 from arr_coc.modeling.answers import budget_warning, calibrated, evidence
+from arr_coc.modeling.prompt_format import NOT_ON_THE_PAGE
 
 PROBABILITIES = np.array([0.1, 0.25, 0.35, 0.8, 0.9, 1.0, 0.2, 0.95])
 RIGHT = np.array([0, 1, 0, 1, 1, 0, 0, 1])
@@ -34,13 +35,14 @@ def test_what_is_no_probability_is_refused(probabilities: list[float]) -> None:
 
 
 # ---- the fit
-TRUE = {"logit": 0.6, "legibility": 4.0, "characters": 3.0, "words": -1.0, "bias": 1.0}
+TRUE = {"logit": 0.6, "legibility": 4.0, "characters": 3.0, "words": -1.0, "refused": -1.5, "bias": 1.0}
 
 
 def answers(seed: int, count: int = 8000) -> tuple[np.ndarray, np.ndarray, list[dict[str, float]]]:
     """Probabilities, scores, evidence: too sure, the more the longer and the less legible."""
     rng = np.random.default_rng(seed)
-    told, texts = 1 / (1 + np.exp(-rng.normal(2, 2, count))), [" ".join("abc"[:n]) for n in rng.integers(1, 4, count)]
+    told, own = 1 / (1 + np.exp(-rng.normal(2, 2, count))), ("a", "a b", "a b c", NOT_ON_THE_PAGE)
+    texts = [own[number] for number in rng.integers(4, size=count)]
     read = rng.uniform(0.3, 1, (count, 2)).tolist()
     known = [
         evidence(float(own), text=text, legibility=legible, characters=characters)

@@ -44,7 +44,7 @@ def calibration(probabilities: np.ndarray, right: np.ndarray, refused: np.ndarra
 _RIDGE = 1e-4
 """Weight of the distance from `_IDENTITY` in the loss. It keeps weights finite if right and wrong are separable."""
 
-_IDENTITY = {"logit": 1.0, **dict.fromkeys(("legibility", "characters", "words", "bias"), 0.0)}
+_IDENTITY = {"logit": 1.0, **dict.fromkeys(("legibility", "characters", "words", "refused", "bias"), 0.0)}
 """Weights of `answers.calibrated` that leave probabilities as they are."""
 
 
@@ -75,7 +75,7 @@ def fit_calibration(known: Sequence[Mapping[str, float]], right: np.ndarray) -> 
 
 
 def _likeliest(features: Tensor, right: Tensor, free: Tensor) -> Tensor:
-    """The maximum-likelihood weights [5] of features [n, 5] for scores `right` [n]; 0 where not `free` [5]."""
+    """The maximum-likelihood weights [6] of features [n, 6] for scores `right` [n]; 0 where not `free` [6]."""
     usual = torch.tensor([*_IDENTITY.values()], dtype=torch.float64)
     weights = (usual * free).requires_grad_()
     search = torch.optim.LBFGS([weights], max_iter=500, tolerance_grad=1e-9, line_search_fn="strong_wolfe")
