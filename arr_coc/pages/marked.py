@@ -37,6 +37,9 @@ KINDS = (
 )
 """Kinds of questions about marks."""
 
+ASKED = 2
+"""Items of a group that questions of one kind are about."""
+
 Group = Callable[[MarkedSheet], None]
 GROUPS: Registry[Group] = Registry("group of marks")
 """Draws a group of items with marks of one kind, and asks about them."""
@@ -62,10 +65,13 @@ def _each(
 ) -> None:
     """A group in which any items are marked: is this one?"""
     drawn = page.rows(page.random.randint(2, 5), wide, page.side)
-    for piece, box in drawn[1] if drawn else ():
+    items = drawn[1] if drawn else []
+    asked = page.random.sample(range(len(items)), ASKED) if items else []
+    for number, (piece, box) in enumerate(items):
         on = page.random.random() < 0.5
         page.sheet.mark(draw(box, on), box)
-        page.ask(kind, answers[not on], [box], boxes_of(piece), 2, name=piece.text)
+        if number in asked:
+            page.ask(kind, answers[not on], [box], boxes_of(piece), 2, name=piece.text)
 
 
 def _box_drawer(page: MarkedSheet) -> Callable[[Box, bool], str]:
@@ -156,7 +162,8 @@ def colour(page: MarkedSheet) -> None:
         return
     head, items = drawn
     names = page.random.sample(COLOURS, len(items))
-    for (piece, box), name in zip(items, names, strict=True):
+    asked = page.random.sample(range(len(items)), ASKED)
+    for number, ((piece, box), name) in enumerate(zip(items, names, strict=True)):
         x0, y0, x1, y1 = box
         shade, sheet = page.colour(name), page.sheet
         if isinstance(shape, str):
@@ -168,6 +175,8 @@ def colour(page: MarkedSheet) -> None:
             turns = [2 * math.pi * (number + shape[1]) / corners for number in range(corners)]
             sheet.polygon(*((x + wide / 2 * math.sin(t), y - wide / 2 * math.cos(t)) for t in turns), fill=shade)
         sheet.mark(f"[{name}]", box)
+        if number not in asked:
+            continue
         page.ask("colour", name, [box], boxes_of(piece), len(items), name=piece.text)
         page.ask("of colour", piece.text, boxes_of(piece), [box], len(items), head=head, colour=name)
 
@@ -348,7 +357,8 @@ def _stamp(page: MarkedSheet, box: Box, look: tuple[str, bool, int], ink: Colour
 
 @PAGES.register("marked page")
 def marked_page(maker: PageMaker) -> None:
-    """Groups of all kinds in random order, as many as there is room for."""
+    """Groups in random order, as many as there is room for; those with one question are drawn twice as often."""
     page = MarkedSheet(maker)
-    for name in page.random.sample(list(GROUPS), len(GROUPS)):
+    names = [*GROUPS, "ticked", "chosen", "struck", "highlighted", "bars", "bars"]
+    for name in page.random.sample(names, len(names)):
         GROUPS[name](page)

@@ -143,22 +143,25 @@ class MarkedSheet:
         head = self.heading(count * step)
         if head is None:
             return None
-        items, left, inline = list[tuple[Piece, Box]](), self.x, "inline" in self.layout
+        form = next(form for form in ("rows", "inline", "grid") if form in self.layout)
+        cell = self.room / self.random.choice((2, 3)) if form == "grid" else 0.0
+        items, left, after = list[tuple[Piece, Box]](), self.x, "right" in self.layout
         column = self.x + self.room * self.random.uniform(0.55, 0.98) - wide
         y = self.y + step / 2
         for _ in range(count):
-            name = self.name(self.room * 0.5)
+            name = self.name(self.room * 0.5 if form != "grid" else max(cell - wide - 2 * gap, self.body.size * 5))
             width = self.body.width(self.body.printable(name))
             needed = width + wide + gap
-            if items and (not inline or left + needed > self.x + self.room):
+            if items and (form == "rows" or left + max(needed, cell) > self.x + self.room + 1):
                 left, y = self.x, y + step
-            after = "right" in self.layout
-            at = max(left + width + gap, column) if after and not inline else left + width + gap if after else left
+            at = (left + width + gap if form != "rows" else max(left + width + gap, column)) if after else left
             piece = self.sheet.write(
                 name, left if after else left + wide + gap, y + self.body.cap_height / 2, self.body
             )
             items.append((piece, (at, y - tall / 2, at + wide, y + tall / 2)))
-            left += needed + self.body.size * 1.5
+            left += max(needed + self.body.size * 1.5 * (form != "grid"), cell)
+        if "ruled" in self.layout:
+            self.sheet.across(self.x, self.x + self.room, y + step / 2, self.rule)
         self.y = y + step / 2
         return head, items
 

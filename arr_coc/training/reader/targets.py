@@ -255,8 +255,8 @@ def read_without_pixels(
     return torch.from_numpy(slots)
 
 
-UNSEEN, MISTAKEN = 0.02, 0.01
-"""Shares of marks that are not found, and that are taken for others."""
+UNSEEN, MISTAKEN, INVENTED = 0.05, 0.01, 0.7
+"""Shares of marks that are not found, and that are taken for others; marks that are none, a page."""
 
 
 def _mark_words(
@@ -274,6 +274,9 @@ def _mark_words(
         if name and draw > UNSEEN:
             other = draw > 1 - MISTAKEN and name != BAR
             found.append((MARKS[int(rng.integers(len(MARKS)))] if other else name, (x0, y0, x1, y1)))
+    for _ in range(rng.poisson(INVENTED)):
+        x, y = rng.random(2) * 2 * max(page.size) * scale
+        found.append((MARKS[int(rng.integers(len(MARKS)))], (x, y, x + 1, y + 1)))
     text = np.array([(x * COLUMNS, x * COLUMNS, 2 * y) for _, x, y in pieces]).reshape(-1, 3)
     return [beside(word, text) for word in mark_words(found)]
 
