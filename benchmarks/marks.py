@@ -1,11 +1,12 @@
 """How well are questions answered about what is drawn beside words, and not printed?
 
-    python -m benchmarks.marks MODEL [--each 50] [--seed 1]
+    python -m benchmarks.marks MODEL [--each 50] [--seed 1] [--ocr]
 
 MODEL has `vision_config.marks`. It is asked about drawn pages of the test split, whose fonts, words, wordings, layouts
-and looks of marks training never had, once as it is and once without its mark head, so that it knows words alone. An
-answer is right if it is the expected one but for case and white space. Corrected accuracy is (accuracy - chance) / (1 -
-chance), where chance is that of guessing among the items that a question is about.
+and looks of marks training never had: as it is, without its mark head, so that it knows words alone, and with `--ocr`
+also with OCR's words (`words="ocr"`). An answer is right if it is the expected one but for case and white space.
+Corrected accuracy is (accuracy - chance) / (1 - chance), where chance is that of guessing among the items that a
+question is about.
 """
 
 from collections import Counter, defaultdict
@@ -18,17 +19,18 @@ from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.pages.generator import draw_page
 from arr_coc.pages.marked import KINDS
 from arr_coc.pages.page import Question, TextPage
+from arr_coc.pages.splits import Split
 
 from .timing import argument_parser
 
 Results = dict[str, list[tuple[Question, str]]]
 
 
-def asked_pages(each: int, seed: int) -> list[tuple[TextPage, list[Question]]]:
-    """Test pages with the questions that are asked about them: `each` of every kind of question."""
+def asked_pages(each: int, seed: int, split: Split) -> list[tuple[TextPage, list[Question]]]:
+    """Pages with the questions that are asked about them: `each` of every kind of question."""
     rng, count, pages = np.random.default_rng(seed), Counter[str](), []
     while any(count[kind] < each for kind in KINDS):
-        page = draw_page(rng, "test", "marked page")
+        page = draw_page(rng, split, "marked page")
         asked = []
         for question in page.questions:
             if question.kind in KINDS and count[question.kind] < each:
@@ -39,11 +41,13 @@ def asked_pages(each: int, seed: int) -> list[tuple[TextPage, list[Question]]]:
     return pages
 
 
-def answered(model: ArrCocForConditionalGeneration, pages: list[tuple[TextPage, list[Question]]]) -> Results:
+def answered(
+    model: ArrCocForConditionalGeneration, pages: list[tuple[TextPage, list[Question]]], words: str = "network"
+) -> Results:
     """Questions with the model's answers, by kind."""
     results: Results = defaultdict(list)
     for page, questions in pages:
-        encoding = model.encode_image(page.image)
+        encoding = model.encode_image(page.image, words=words)
         for question in questions:
             answer = model.generate(encoding, question.text, max_new_tokens=24)
             results[question.kind].append((question, answer))
@@ -62,16 +66,22 @@ def main() -> None:
     parser = argument_parser(__doc__, "hub_configs/arr-coc-135m", rounds=1)
     parser.add_argument("--each", type=int, default=50, help="questions of a kind (50)")
     parser.add_argument("--seed", type=int, default=1, help="of the pages (1)")
+    parser.add_argument("--ocr", action="store_true", help="also ask with OCR's words")
+    parser.add_argument("--split", default="test", help="of the pages (test)")
     arguments = parser.parse_args()
     model = ArrCocForConditionalGeneration.from_pretrained(arguments.model).eval()
     reader = model.model.vision_tower.text_reader
     if reader is None or reader.mark_head is None:
         raise ValueError(f"{arguments.model}: expected a model with vision_config.marks; got one without")
-    pages = asked_pages(arguments.each, arguments.seed)
+    pages = asked_pages(arguments.each, arguments.seed, arguments.split)
     results = {"marks": answered(model, pages)}
     reader.mark_head = None
     results["words alone"] = answered(model, pages)
-    print(f"{len(pages)} test pages, {arguments.each} questions of a kind: accuracy (corrected for chance)")
+    if arguments.ocr:
+        results["OCR's words"] = answered(model, pages, words="ocr")
+    print(
+        f"{len(pages)} {arguments.split} pages, {arguments.each} questions of a kind: accuracy (corrected for chance)"
+    )
     print(f"{'kind':14}{'chance':>8}" + "".join(f"{name:>20}" for name in results))
     corrected: dict[str, list[float]] = defaultdict(list)
     for kind in KINDS:
