@@ -1,6 +1,7 @@
 """How many cells of a table of receipts are right, how many are filled at 95 % precision, how long does it take?
 
-    python -m benchmarks.extracting ICDAR-2019-SROIE receipts.jsonl.gz --split validation --write-calibration cells.json
+    python -m benchmarks.extracting ICDAR-2019-SROIE receipts.jsonl.gz --split validation --photographed \
+        --write-calibration cells.json
     python -m benchmarks.extracting ICDAR-2019-SROIE receipts.jsonl.gz --split test --calibration cells.json
     python -m benchmarks.extracting BENCH/sroie/data.jsonl --calibration cells.json
 
@@ -22,6 +23,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
@@ -31,6 +33,8 @@ from arr_coc.extracting.rows import read_calibration, threshold_for
 from arr_coc.files import run_module, write_json
 from arr_coc.metrics import METRICS
 from arr_coc.modeling.extraction import Extracted, fields_to_extract, value_of
+from arr_coc.pages.page import TextPage
+from arr_coc.pages.wear import wear
 from arr_coc.publishing.building import load_model
 
 CONCEPTS = {
@@ -42,6 +46,7 @@ OF_BENCH = {
     "tel": "phone number",
     **{name: name for name in ("company", "date", "address", "total", "tax")},
 }
+PHOTOGRAPHED = ("on a desk", "unevenly lit", "shadowed", "blurred")
 FIELDS = "company, date: date, address, total: money, invoice number, cashier, phone number, tax: money"
 
 
@@ -63,6 +68,15 @@ def bench_receipts(data: Path) -> Iterator[tuple[str, Image.Image, dict[str, lis
     for name, own in groupby(lines, key=itemgetter("image")):
         truth = {OF_BENCH[line["field"]]: line["answers"] for line in own if line["field"] in OF_BENCH}
         yield name, Image.open(data.parent / name), truth
+
+
+def also_photographed(receipts: Iterator[tuple[str, Image.Image, Any]]) -> Iterator[tuple[str, Image.Image, Any]]:
+    """Each receipt as it is, and as a photograph of it would be."""
+    for number, (name, image, truth) in enumerate(receipts):
+        yield name, image, truth
+        page = wear(np.random.default_rng(number), TextPage(image, image.size, ()), kinds=PHOTOGRAPHED)
+        assert page.image is not None
+        yield f"{name}, photographed", page.image, truth
 
 
 def is_right(found: Extracted, answers: list[str], kind: str) -> bool:
@@ -130,12 +144,17 @@ def main() -> None:
     parser.add_argument("--singly", type=int, default=0, help="receipts that one question is asked about too")
     parser.add_argument("--calibration", type=Path, help="file with the cells that give the threshold")
     parser.add_argument("--write-calibration", type=Path, help="file for the cells")
+    parser.add_argument(
+        "--photographed", action="store_true", help="also ask a photograph of each, drawn from the scan"
+    )
     parser.add_argument("--precision", type=float, default=0.95)
     args = parser.parse_args()
     least = None if args.calibration is None else threshold_for(args.precision, read_calibration(args.calibration))
     documents = bench_receipts(args.repository)
     if args.pages is not None:
         documents = receipts(Repository(args.repository), RealPages(args.pages, args.split))
+    if args.photographed:
+        documents = also_photographed(documents)
     cells, seconds = measure(load_model(args.model), documents, args.limit, args.singly, args.words)
     if args.write_calibration is not None:
         known = [[round(own.probability, 4), right] for own, _, right in cells if own.value is not None]
