@@ -187,8 +187,10 @@ def write_scans(repository: Repository, pages: RealPages, out: Path) -> None:
     for number, (name, picture) in enumerate(pictures(repository, lines)):
         (out / f"{name}.jpg").write_bytes(picture)
         for each in pages[number].questions:
+            if each.absent:
+                continue  # drawn pages ask enough of these
             row = {"image": f"{name}.jpg", "question": each.text, "answers": each.answers, "boxes": each.boxes}
-            rows.append(json.dumps(row | {"label_boxes": each.label_boxes, "absent": each.absent}) + "\n")
+            rows.append(json.dumps(row | {"label_boxes": each.label_boxes}) + "\n")
     write_text(out / "data.jsonl", "".join(rows))
 
 
