@@ -28,9 +28,12 @@ MARKS = (
 _OVER_WORDS = ("[struck]", "[highlight]")
 """Marks with words in them: their names begin before these."""
 _WIDTH = 48
-_SURE, _SURER = 0.5, 0.75
-"""The least probability of a mark, the mean over its half patches; and of those that look like any shaded area."""
+_SHOWN, _SURE, _SURER = 0.7, 0.5, 0.75
+"""The least probability of any mark in its half patches; of this one, the mean over them; and of those that look like
+any shaded area."""
 _SHADED = ("[struck]", "[highlight]", BAR)
+_LEAST, _LARGE = 3, 8
+"""Half patches of a mark, at least; and of one that is as large as words."""
 _SAME_END = 1.5
 """Half patches by which bars of a chart may differ where they begin."""
 _FEWEST_BARS = 3
@@ -76,14 +79,14 @@ class MarkHead(nn.Module):
 def found_marks(logits: Tensor) -> list[list[tuple[str, Box]]]:
     """The marks of each image by name, with boxes in half patches, from the head's logits [B, L, R, R].
 
-    Connected half patches that rather show a mark than none are one; the sum of their probabilities decides which.
+    Connected half patches that show a mark are one; the sum of their probabilities decides which.
     """
     return [_found(chances) for chances in logits.float().softmax(1).cpu()]
 
 
 def _found(chances: Tensor) -> list[tuple[str, Box]]:
     """The sure ones of one image, from probabilities [L, R, R]."""
-    on = chances[0] < 0.5
+    on = chances[0] < 1 - _SHOWN
     marks: list[tuple[str, Box]] = []
     if not on.any():
         return marks
@@ -91,9 +94,11 @@ def _found(chances: Tensor) -> list[tuple[str, Box]]:
     for label in labels.unique():
         y, x = rows[labels == label], columns[labels == label]
         sure, kind = chances[1:, y, x].mean(1).max(0)
-        if float(sure) >= (_SURER if MARKS[int(kind)] in _SHADED else _SURE):
+        name = MARKS[int(kind)]
+        large = len(y) >= (_LARGE if name in (*_OVER_WORDS, "[signed]", "[stamp]") else _LEAST)
+        if large and float(sure) >= (_SURER if name in _SHADED else _SURE):
             box = (float(x.min()), float(y.min()), float(x.max()) + 1, float(y.max()) + 1)
-            marks.append((MARKS[int(kind)], box))
+            marks.append((name, box))
     return marks
 
 

@@ -97,12 +97,13 @@ def test_connected_half_patches_are_the_mark_that_most_of_them_show() -> None:
     for number, rows, columns in (
         (1, slice(2, 4), slice(3, 6)),
         (2, slice(4, 5), slice(3, 6)),
-        (2, slice(8, 9), slice(0, 1)),
+        (2, slice(8, 10), slice(0, 2)),
+        (3, slice(8, 9), slice(8, 10)),  # too small
     ):
         logits[0, :, rows, columns] = 0
         logits[0, number, rows, columns] = 9
     logits[0, 1:, 12, 12] = 9  # there is a mark, but which?
-    assert found_marks(logits) == [[("[x]", (3.0, 2.0, 6.0, 5.0)), ("[]", (0.0, 8.0, 1.0, 9.0))]]
+    assert found_marks(logits) == [[("[x]", (3.0, 2.0, 6.0, 5.0)), ("[]", (0.0, 8.0, 2.0, 10.0))]]
     assert found_marks(torch.zeros(1, 3, 4, 4)[:, :1]) == [[]]
 
 

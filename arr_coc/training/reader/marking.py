@@ -30,13 +30,15 @@ EVEN = 16.0
 """Half patches of a mark, of which a smaller one has the weight."""
 POOL = 240
 """Pages that windows are cut from: the last ones, as a page costs more than a step of the head."""
-NAMED = 0.3
+NAMED = 1.0
 """Weight of the loss of names beside that of where marks are."""
 INKED = 0.3
 """Difference of a colour, -1 to 1, from the page's usual one."""
+PLAIN = 0.5
+"""Share of windows about what is no mark; all marks come up equally often in the others."""
 WINDOW = 32
 """Side of the windows that the head is trained on, half patches."""
-EVALUATED = 10
+EVALUATED = 24
 """Held-out pages of each source that a measurement reads."""
 _NUMBERS = {"": IGNORED, **{name: number for number, name in enumerate(MARKS, 1)}}
 
@@ -66,6 +68,7 @@ class MarksStage(ScratchStage):
     Attributes:
         pages: how often each source of drawn pages comes up, see `Sources`; those of ordinary pages teach what is none.
         worn: share of worn pages.
+        real_folder: of real scans, see `Sources`: pages of which nothing is taken for a mark.
         batch_size: windows per step, cut from the last `POOL` pages.
     """
 
@@ -74,6 +77,7 @@ class MarksStage(ScratchStage):
 
     pages: Mapping[str, float] = field(default_factory=lambda: {"generated: marked page": 0.6, "generated": 0.4})
     worn: float = 0.1
+    real_folder: str | None = None
     batch_size: int = 12
     learning_rate: float = 3e-3
     warmup: int = 20
@@ -129,6 +133,7 @@ class Marking(Task):
 
     def __init__(self, stage: MarksStage, run: Run) -> None:
         self.stage, self.device = stage, run.device
+        self.real_folder = None if stage.real_folder is None else run.root / stage.real_folder
         self.tower, config = run.model.model.vision_tower, run.model.config.vision_config
         if self.tower.text_reader is None or self.tower.text_reader.mark_head is None:
             raise ValueError(
@@ -136,10 +141,10 @@ class Marking(Task):
             )
         self.side, self.half = config.image_size, config.patch_size // 2
         self.module = self.head = self.tower.text_reader.mark_head.float()
-        self._kept: deque[tuple[Tensor, Tensor, Tensor, list[np.ndarray]]] = deque(maxlen=POOL)
+        self._kept: deque[tuple[Tensor, Tensor, Tensor, dict[int, np.ndarray]]] = deque(maxlen=POOL)
 
     def _pages(self, shares: Mapping[str, float], split: Split, start: int = 0) -> MarkedPages:
-        sources = Sources(shares, split, None, self.stage.worn)
+        sources = Sources(shares, split, None, self.stage.worn, self.real_folder)
         return MarkedPages(sources, (self.stage.seed, split != "train"), self.side, self.half, start)
 
     def pages(self, start: int) -> MarkedPages:
@@ -159,10 +164,13 @@ class Marking(Task):
         seen, (classes, weights) = self._seen(batch)[0], mark_targets(batch.marks, self.side // self.half)
         colours = seen[-12:].float()
         inked = (colours - colours.flatten(1).median(1)[0][:, None, None]).abs().amax(0).cpu().numpy() > INKED
-        places = [np.argwhere(classes == number) for number in np.unique(classes[classes > 0])]
-        places += [np.argwhere(inked & (classes == 0))]  # what is none has to be learnt too
+        places = {int(number): np.argwhere(classes == number) for number in np.unique(classes[classes > 0])}
+        with torch.no_grad():  # what is none has to be learnt too, first of all where the head still sees some
+            seems = self.head(seen[None].float())[0].argmax(0).cpu().numpy() > 0
+        wrong = seems & (classes == 0)
+        places[0] = np.argwhere(wrong if wrong.any() else inked & (classes == 0))
         wanted, weigh = (torch.from_numpy(each).to(self.device) for each in (classes, weights))
-        self._kept.append((seen, wanted, weigh, [each for each in places if len(each)]))
+        self._kept.append((seen, wanted, weigh, {kind: own for kind, own in places.items() if len(own)}))
         return [None]
 
     def losses(self, step: int, batch: None) -> dict[str, Tensor]:
@@ -182,11 +190,12 @@ class Marking(Task):
 
     def _window(self, rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
         """A window about a mark of a page, or about other ink on it: what the head reads, classes and weights."""
-        seen, classes, weights, places = self._kept[int(rng.integers(len(self._kept)))]
-        middle = np.full(2, len(classes) / 2)
-        if places:
-            own = places[int(rng.integers(len(places)))]
-            middle = own[int(rng.integers(len(own)))]
+        kinds = sorted({kind for *_, places in self._kept for kind in places} - {0})
+        kind = kinds[int(rng.integers(len(kinds)))] if kinds and rng.random() > PLAIN else 0
+        pages = [page for page in self._kept if kind in page[3]] or [*self._kept]
+        seen, classes, weights, places = pages[int(rng.integers(len(pages)))]
+        own = places.get(kind, np.full((1, 2), len(classes) // 2))
+        middle = own[int(rng.integers(len(own)))]
         corner = (middle - rng.uniform(0.1, 0.9, 2) * WINDOW).clip(0, max(0, len(classes) - WINDOW)).astype(int)
         rows, columns = (slice(at, at + WINDOW) for at in corner)
         return seen[:, rows, columns], classes[rows, columns], weights[rows, columns]
