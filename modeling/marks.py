@@ -2,7 +2,7 @@
 
 A head on the stem's features says which of `MARKS` each half patch shows. Connected half patches with a mark become a
 word, whose wordpieces begin in the patch at its middle. So marks are scored, fetched and read as words are. That of a
-bar says how long it is; where it begins, so that the bars of a chart stand in one line.
+bar says which it is of its chart; where it begins, so that the bars of a chart stand in one line.
 
 Notation: B batch, C channels of the stem, R half rows (2G), L = len(MARKS) + 1 classes.
 """
@@ -104,21 +104,36 @@ def _found(chances: Tensor) -> list[tuple[str, Box]]:
 
 def mark_words(marks: Sequence[tuple[str, Box]]) -> list[Word]:
     """The words that name marks with boxes in half patches; bars without others that begin where they do have none."""
-    bars = np.array([box for name, box in marks if name == BAR]).reshape(-1, 4)
-    alike = [(abs(ends[:, None] - ends) < _SAME_END).sum(1) for ends in (bars[:, 3], bars[:, 0])]
-    upright = alike[0].sum() >= alike[1].sum()
-    several = dict(zip(map(tuple, bars.tolist()), alike[not upright] >= _FEWEST_BARS, strict=True))
+    bars = iter(_bar_words([box for name, box in marks if name == BAR]))
     words = []
-    for name, box in marks:
-        x0, y0, x1, y1 = box
-        x, y = (x0 - 0.5 if name in _OVER_WORDS else (x0 + x1) / 2), (y0 + y1) / 2
+    for name, (x0, y0, x1, y1) in marks:
+        at: tuple[str, float, float] | None = (name, (x0 + x1) / 2, (y0 + y1) / 2)
         if name == BAR:
-            if not several[box]:
-                continue
-            name = f"[bar{round(y1 - y0 if upright else x1 - x0)}]"
-            x, y = (x, y1 - 0.5) if upright else (x0 + 0.5, y)
-        words.append(Word(name, (max(x, 0.0) * CELL_COLUMNS,) * len(name), y, mark=True))
+            at = next(bars)
+        elif name in _OVER_WORDS:
+            at = (name, x0 - 0.5, (y0 + y1) / 2)
+        if at is not None:
+            text, x, y = at
+            words.append(Word(text, (max(x, 0.0) * CELL_COLUMNS,) * len(text), y, mark=True))
     return words
+
+
+def _bar_words(boxes: Sequence[Box]) -> list[tuple[str, float, float] | None]:
+    """The name of each bar, whether it is the highest or the lowest of its chart or else its length, and where it is."""
+    bars = np.array(boxes, float).reshape(-1, 4)
+    upright, lying = (abs(ends[:, None] - ends) < _SAME_END for ends in (bars[:, 3], bars[:, 0]))
+    stands = upright.sum() >= lying.sum()
+    lengths = bars[:, 3] - bars[:, 1] if stands else bars[:, 2] - bars[:, 0]
+    found: list[tuple[str, float, float] | None] = []
+    for (x0, y0, x1, y1), length, chart in zip(boxes, lengths, upright if stands else lying, strict=True):
+        text = f"[bar{round(length)}]"
+        if length == lengths[chart].max():
+            text = "[highest]"
+        elif length == lengths[chart].min():
+            text = "[lowest]"
+        x, y = ((x0 + x1) / 2, y1 - 0.5) if stands else (x0 + 0.5, (y0 + y1) / 2)
+        found.append((text, x, y) if chart.sum() >= _FEWEST_BARS else None)
+    return found
 
 
 def with_marks(words: list[Word], marks: Sequence[tuple[str, Box]]) -> list[Word]:

@@ -81,12 +81,12 @@ def test_marks_become_wordpieces_in_free_slots() -> None:
     assert characters.sum(1).tolist() == [[2.0, 2.0]]  # a mark is no character that was read
 
 
-def test_bars_say_their_length_where_they_begin() -> None:
+def test_bars_say_which_they_are_where_they_begin() -> None:
     upright = [(BAR, (x, 20.0 - high, x + 3.0, 20.0)) for x, high in ((2.0, 12.0), (7.0, 5.0), (12.0, 9.0))]
-    assert [word.text for word in mark_words(upright)] == ["[bar12]", "[bar5]", "[bar9]"]
+    assert [word.text for word in mark_words(upright)] == ["[highest]", "[lowest]", "[bar9]"]
     assert {word.row for word in mark_words(upright)} == {19.5}
     lying = [(BAR, (4.0, y, 4.0 + wide, y + 2)) for y, wide in ((2.0, 12.0), (7.0, 5.0), (12.0, 9.0))]
-    assert [word.text for word in mark_words(lying)] == ["[bar12]", "[bar5]", "[bar9]"]
+    assert [word.text for word in mark_words(lying)] == ["[highest]", "[lowest]", "[bar9]"]
     assert {word.columns[0] for word in mark_words(lying)} == {4.5 * CELL_COLUMNS}
     assert mark_words([upright[0], (BAR, (30.0, 1.0, 60.0, 3.0))]) == []  # a band of a page is no bar
 
