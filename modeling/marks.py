@@ -119,7 +119,7 @@ def mark_words(marks: Sequence[tuple[str, Box]]) -> list[Word]:
 
 
 def _bar_words(boxes: Sequence[Box]) -> list[tuple[str, float, float] | None]:
-    """The name of each bar, whether it is the highest or the lowest of its chart or else its length, and where it is."""
+    """The name of each bar, highest or lowest of its chart or its length, and where it is; None where it has none."""
     bars = np.array(boxes, float).reshape(-1, 4)
     upright, lying = (abs(ends[:, None] - ends) < _SAME_END for ends in (bars[:, 3], bars[:, 0]))
     stands = upright.sum() >= lying.sum()
