@@ -7,15 +7,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 COMPLETE := $(VENV)/.complete
-CONFORMANCE := $(VENV)/.conformance
-PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+# Python compiles a module when it is first imported: pip would compile all of them.
+PIP_INSTALL := -m pip install --disable-pip-version-check --no-compile
 EXTRAS := test,eval,train,serve,documents,tables,video
 TYPING_LINK := build/typing/arr_coc/modeling
 # Workers have one thread each, as threads of several workers would compete. A worker takes about 1.5 GB.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal
+PYTEST := -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow versions versions-oldest versions-newest clients fuzz conformance lint format typing-link clean
+.PHONY: help demo test test-slow versions versions-oldest versions-newest environment-oldest environment-newest clients \
+	fuzz conformance lint format typing-link clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,38 +25,38 @@ demo: $(INSTALLED) ## ask the shipped model about a page of a manual; write demo
 	$(BIN)/arr-coc ask examples/images/manual_page.jpg "What is the version?" --picture demo.png
 
 test: $(INSTALLED) $(COMPLETE) ## run all tests except the slow ones, on up to 4 cores (WORKERS=0: one core, in this process)
-	$(PYTEST) -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) -m "not slow"
 
 test-slow: $(INSTALLED) $(COMPLETE) ## run the tests that start servers, browsers and groups of processes, kill them, or train for long
-	$(PYTEST) -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) -m slow
 
 versions: versions-oldest versions-newest ## run selected tests with the oldest releases that setup.py allows, and with the newest
 
-# Two new environments: `oldest` has the lower bounds in setup.py, `newest` the releases that pip finds today.
-# Both have the same release of torch, which can be several GB.
-versions-oldest: VERSIONS := -c build/oldest.txt -e ".[$(EXTRAS)]"
-versions-newest: VERSIONS := -e ".[$(EXTRAS),trl]"
-versions-oldest versions-newest: versions-%: $(INSTALLED) $(COMPLETE)
-	@mkdir -p build
+versions-oldest versions-newest: versions-%: environment-% $(COMPLETE)
+	OMP_NUM_THREADS=1 build/$*/bin/python $(PYTEST) -m versions $$(grep -l mark.versions tests/test_*.py)
+
+# `oldest` gets the lower bounds in setup.py, `newest` the releases that pip finds today. Both begin as .venv, of which
+# pip then replaces files, so that they share torch, which can be several GB.
+environment-oldest: RELEASES := -c build/oldest.txt -e ".[$(EXTRAS)]"
+environment-newest: RELEASES := --upgrade --upgrade-strategy eager -e ".[$(EXTRAS),trl]"
+environment-oldest environment-newest: environment-%: $(INSTALLED)
+	rm -rf build/$*
+	$(BIN)/python .ci/linked.py $(VENV) build/$*
 	$(BIN)/python .ci/oldest.py > build/oldest.txt
-	$(PYTHON) -m venv --clear build/$*
-	build/$*/bin/python -m pip install --disable-pip-version-check --quiet --no-compile "torch==2.13.0"
-	build/$*/bin/python -m pip install --disable-pip-version-check --quiet --no-compile $(VERSIONS)
-	OMP_NUM_THREADS=1 build/$*/bin/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal -m versions \
-		$$(grep -l mark.versions tests/test_*.py)
+	build/$*/bin/python $(PIP_INSTALL) --quiet "torch==2.13.0" $(RELEASES)
 
 # Client frameworks for tests/test_clients.py. LlamaIndex needs an older openai than `.venv` has.
 clients: ## install LangChain and LlamaIndex in build/clients, for the slow tests of the server
 	$(PYTHON) -m venv --clear build/clients
-	build/clients/bin/python -m pip install --disable-pip-version-check --quiet --no-compile \
+	build/clients/bin/python $(PIP_INSTALL) --quiet \
 		"langchain-openai==1.7.4" "llama-index-llms-openai-like==0.8.1"
 
 fuzz: $(INSTALLED) ## try thousands of odd inputs, each with an answer or the documented error; print counts
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz
 
-conformance: $(CONFORMANCE) ## run transformers' own tests (downloaded once) on every combination of parts
+conformance: $(INSTALLED) ## run transformers' own tests (downloaded once) on every combination of parts
 	$(BIN)/python tests/conformance/distribution.py
-	$(BIN)/python -m pytest -c tests/conformance/pytest.ini -n 2 tests/conformance
+	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) -c tests/conformance/pytest.ini tests/conformance
 
 lint: $(INSTALLED) typing-link ## check format, style and types; change nothing
 	$(BIN)/ruff format --check .
@@ -86,10 +87,6 @@ $(INSTALLED): setup.py pyproject.toml constraints.txt
 	$(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=/path/to/python3.11 ...")'
 	@echo "Installing torch and the other packages in $(VENV), once: gigabytes, which take minutes (pip can be silent) ..."
 	$(PYTHON) -m venv $(VENV)
-	$(PIP_INSTALL) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "torch==2.13.0"
-	$(PIP_INSTALL) -e ".[$(EXTRAS),demo]"
-	@touch $@
-
-$(CONFORMANCE): $(INSTALLED)
-	$(PIP_INSTALL) -e ".[conformance]"
+	$(BIN)/python $(PIP_INSTALL) -c constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "torch==2.13.0"
+	$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e ".[$(EXTRAS),demo]"
 	@touch $@

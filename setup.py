@@ -47,8 +47,8 @@ EXTRAS_REQUIRE = {
         "rendercv-fonts>=0.5",
         "reportlab>=5.1",  # the release that the tests run with; older ones were not tried
         "build>=1.2.1",
+        "parameterized>=0.9",  # transformers' own tests, which `make conformance` runs, import it
     ],
-    "conformance": ["parameterized>=0.9"],  # beside "test": what transformers' own tests import
 }
 
 PACKAGE_DIR = {"arr_coc.modeling": "modeling"}

@@ -9,13 +9,16 @@ from PIL import Image
 from arr_coc.modeling.image_processing_arr_coc import ArrCocImageProcessor
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
 
-SIDE, PATCH = 64, 4
+SIDE, PATCH, GRID = 64, 4, 16
 PLACE = "<|vision_start|><|image_pad|><|vision_end|>"
 
 
+def image_processor(**kwargs: Any) -> Any:
+    return ArrCocImageProcessor(**{"size": {"height": SIDE, "width": SIDE}, "patch_size": PATCH, **kwargs})
+
+
 def make_processor(tokenizer: Any = None, **kwargs: Any) -> Any:
-    images = ArrCocImageProcessor(size={"height": SIDE, "width": SIDE}, patch_size=PATCH)
-    return ArrCocProcessor(images, tiny_tokenizer() if tokenizer is None else tokenizer, **kwargs)
+    return ArrCocProcessor(image_processor(), tiny_tokenizer() if tokenizer is None else tokenizer, **kwargs)
 
 
 def picture(height: int = 20, width: int = 30) -> Image.Image:

@@ -2,6 +2,7 @@
 
 import base64
 import socket
+import tempfile
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from chats import PLACE, chat, encode, make_processor, picture, questions
-from helpers import png
+from chats import PLACE, WRITTEN, chat, encode, make_processor, picture, questions, shown, turn
+from helpers import CARD, PAGE, QUESTION, drawn, png
+from PIL import Image
+from tiny_pdf import text_at, write_pdf
+from transformers import pipeline
 
 from arr_coc.modeling.answers import split_thinking
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
+from arr_coc.serving.protocol import ChatRequest
 
 
 def test_thinking_is_switched_off_as_qwen3_does() -> None:
@@ -139,3 +144,148 @@ def test_images_keep_their_order() -> None:
     answer = out["input_ids"][0][torch.as_tensor(out["assistant_masks"])[0].bool()]
     assert processor.tokenizer.decode(answer) == "42 EUR<|im_end|>"
     assert questions(processor, out) == ["Total?"]
+
+
+# ---- Images come before the question, as models are trained, whatever order a chat has them in: by every door
+ASK = {"type": "text", "text": QUESTION}
+
+ANSWER = turn({"type": "text", "text": "42"}, role="assistant")
+SYSTEM = {"role": "system", "content": "Be brief."}
+
+ORDERS: dict[str, tuple[list[Any], list[Any]]] = {
+    "text first": ([turn(ASK, shown(PAGE))], [turn(shown(PAGE), ASK)]),
+    "between texts": (
+        [turn({"type": "text", "text": "Look:"}, shown(PAGE), ASK)],
+        [turn(shown(PAGE), {"type": "text", "text": f"Look:\n{QUESTION}"})],
+    ),
+    "two images": ([turn(shown(CARD), ASK, shown(PAGE))], [turn(shown(CARD), shown(PAGE), ASK)]),
+    "a later turn": (
+        [SYSTEM, turn({"type": "text", "text": "Hello"}), ANSWER, turn(ASK, shown(PAGE))],
+        [SYSTEM, turn(shown(PAGE), {"type": "text", "text": "Hello"}), ANSWER, turn(ASK)],
+    ),
+    "plain text before": (
+        [{"role": "user", "content": "Hello"}, ANSWER, turn(ASK, shown(PAGE))],
+        [turn(shown(PAGE), {"type": "text", "text": "Hello"}), ANSWER, turn(ASK)],
+    ),
+}
+
+
+def said(model: Any, inputs: Any, **settings: Any) -> list[str]:
+    """What the model writes after prompts that the processor wrote."""
+    tokens = model.generate(**inputs, **settings)[:, inputs["input_ids"].shape[1] :]
+    return list(model.processor.batch_decode(tokens, skip_special_tokens=True))
+
+
+@pytest.mark.parametrize("case", ORDERS)
+def test_the_chat_template_brings_images_first(model: Any, case: str) -> None:
+    given, trained = ORDERS[case]
+    one, other = (model.processor.apply_chat_template(chat, **WRITTEN) for chat in (given, trained))
+    assert all(torch.equal(one[name], other[name]) for name in other)
+    both = model.processor.apply_chat_template([given, trained], **WRITTEN, processor_kwargs={"padding": True})
+    assert torch.equal(both["input_ids"][0], both["input_ids"][1])
+
+
+def test_a_pipeline_answers_images_of_any_size_in_one_batch(model: Any) -> None:
+    """Images larger than the square, of different sizes or several in a chat, could not be joined."""
+    prompts = [[LARGE], [CARD], [drawn(200, 500), CARD]]
+    ask = pipeline("image-text-to-text", model=model, processor=model.processor)
+    chats = [[turn(*map(shown, images), ASK)] for images in prompts]
+    answers = [row[0]["generated_text"] for row in ask(text=chats, return_full_text=False, batch_size=3)]
+    assert answers == [ask(text=chat, return_full_text=False)[0]["generated_text"] for chat in chats]
+    assert answers == [model.generate([images], [QUESTION])[0] for images in prompts]
+
+
+def test_large_images_are_seen_in_tiles(model: Any) -> None:
+    """The processor looked at one square, and an A4 page was answered otherwise than by generate(image, question)."""
+    for images in ([LARGE], [LARGE, CARD]):
+        assert model.generate([images], [QUESTION], return_fetch=True)[0].fetch.seen.views.tile_rows.numel()
+    one = model.processor.apply_chat_template([turn(ASK, shown(LARGE))], **WRITTEN)
+    other = model.processor.apply_chat_template([turn(ASK, shown(PAGE))], **WRITTEN)
+    assert said(model, one, tiles="never") == [model.generate(LARGE, QUESTION, tiles="never")]
+    assert torch.equal(model(**one).logits, model(**{**one, "image_sources": None, "source_sizes": None}).logits)
+    inputs = {name: other[name] for name in other if name not in ("image_sources", "source_sizes")}
+    assert torch.equal(model.generate(**other), model.generate(**inputs)), "a small image is one square"
+    both = model.processor.apply_chat_template(
+        [[turn(ASK, shown(LARGE))], [turn(ASK, shown(PAGE))]], **WRITTEN, processor_kwargs={"padding": True}
+    )
+    assert said(model, both) == [model.generate(image, QUESTION) for image in (LARGE, PAGE)]
+    inputs = model.processor.apply_chat_template([turn(ASK, shown(LARGE)), ANSWER], tokenize=True, return_dict=True)
+    assert "image_sources" not in inputs
+
+
+LARGE = drawn(400, 300)
+
+
+def documents(folder: Path) -> dict[str, list[Any]]:
+    """What one prompt shows, by name."""
+    pdf = write_pdf(folder / "pages.pdf", *(text_at(5, 30, f"Tax {page}", size=12) for page in range(5)), size=(60, 72))
+    single = write_pdf(folder / "page.pdf", text_at(5, 30, "Tax", size=12), size=(60, 72))
+    large = write_pdf(folder / "large.pdf", *(text_at(5, 30, text, size=12) for text in "ab"), size=(120, 200))
+    PAGE.save(folder / "two.tiff", save_all=True, append_images=[CARD])
+    tiff = str(folder / "two.tiff")
+    return {
+        "an image": [PAGE],
+        "two images": [CARD, PAGE],
+        "a large image": [LARGE],
+        "a large and a small image": [LARGE, CARD],
+        "a PDF of a page": [single],
+        "a PDF of five pages": [pdf],
+        "a PDF with tiles": [large],
+        "a TIFF": [tiff],
+        "a PDF beside an image": [PAGE, single, tiff],
+        "five images": [PAGE, CARD, PAGE, CARD, PAGE],
+        "ten images": [PAGE, CARD] * 5,
+        "five large images": [PAGE.resize((300, 200)), *[CARD] * 4],
+    }
+
+
+@pytest.mark.parametrize("case", documents(Path(tempfile.mkdtemp())))
+def test_every_door_answers_alike(model: Any, tmp_path: Path, case: str) -> None:
+    """The processor refused documents, and gave each of more than four images base tokens that nobody pooled."""
+    images = documents(tmp_path)[case]
+    chat = [turn(ASK, *map(shown, images))]
+    expected = model.generate([images], [QUESTION], return_fetch=True)[0]
+    if case == "two images":  # each had its own budget where the processor wrote the prompt
+        assert int(expected.fetch.counts.sum()) == model.config.vision_tokens()[1]
+    inputs = model.processor.apply_chat_template(chat, **WRITTEN)
+    assert said(model, inputs) == [expected.text]
+    by_hand = model.processor(
+        images=images, text=model.processor.prompt(QUESTION, images=len(images)), return_tensors="pt"
+    )
+    assert all(torch.equal(inputs[name], by_hand[name]) for name in inputs)
+    ask = pipeline("image-text-to-text", model=model, processor=model.processor)
+    assert ask(text=chat, return_full_text=False)[0]["generated_text"] == expected.text
+    both = model.processor.apply_chat_template([chat, chat], **WRITTEN, processor_kwargs={"padding": True})
+    assert said(model, both) == [expected.text] * 2
+
+
+def test_letters_that_tiles_show_warn_of_nothing_own_prompts_do(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    warned: list[str] = []
+    monkeypatch.setattr("arr_coc.modeling.image_processing_arr_coc.logger.warning", warned.append)
+    monkeypatch.setattr(model.processor.image_processor, "_warned_of_letters", False)
+    large = Image.effect_noise((900, 900), 80).convert("RGB")
+    model.processor.apply_chat_template([turn(ASK, shown(large))], **WRITTEN)
+    assert warned == []
+    model.processor.apply_chat_template([turn(ASK, shown(large)), ANSWER], tokenize=True, return_dict=True)
+    assert len(warned) == 1 and "which also encodes it as tiles" in warned[0]
+    warned: list[str] = []
+    monkeypatch.setattr("arr_coc.modeling.processing_arr_coc.logger.warning_once", warned.append)
+    text = model.processor.prompt(QUESTION)
+    place = text[text.index("<|vision_start|>") : text.index(QUESTION)]
+    model.processor(images=PAGE, text=text)
+    assert warned == []
+    model.processor(images=PAGE, text=text.replace(place, "").replace(QUESTION, QUESTION + place))
+    assert len(warned) == 1 and "images before the question" in warned[0]
+    model.processor(images=PAGE, text=place + QUESTION)
+    assert len(warned) == 2 and "expected a chat" in warned[1]
+
+
+@pytest.mark.parametrize("parts", [("text", "image_url"), ("image_url", "text")])
+def test_the_server_reads_the_same_prompt(model: Any, parts: tuple[str, str]) -> None:
+    blocks = {"text": ASK, "image_url": {"type": "image_url", "image_url": {"url": "data:,"}}}
+    request = ChatRequest(model="m", messages=[{"role": "user", "content": [blocks[part] for part in parts]}])  # type: ignore[list-item]
+    images, history, question = request.turns()
+    base, num_fetched = model.config.vision_tokens()
+    ids = model.processor.prompts([question], images=[len(images)], placeholders=base + num_fetched, history=history)
+    trained = model.processor.apply_chat_template([turn(shown(PAGE), ASK)], **WRITTEN)
+    assert torch.equal(ids["input_ids"], trained["input_ids"])

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import Cli, refuses, tiny_model
+from helpers import Cli, tiny_model
 
-from arr_coc.demo.steps import Session, answer_in_steps, budgets, strategies
+from arr_coc.demo.steps import answer_in_steps, budgets, strategies
 from arr_coc.modeling.budgets import NAMED_BUDGETS
 
 QUESTION = "What is the total?"
@@ -64,13 +64,6 @@ def test_generation_ends_when_no_one_reads_it(model: Any, content: bytes, monkey
 
 
 # ---- a visitor
-@pytest.mark.parametrize(
-    "content", [b"", b"no image", b"\x89PNG\r\n\x1a\n but no more"], ids=["empty", "text", "broken"]
-)
-def test_a_broken_file_is_one_line(model: Any, content: bytes) -> None:
-    refuses(r"^image: expected an? .*image.*; got [^\n]+$", Session.open, model, content)
-
-
 def test_what_may_be_chosen_is_what_the_model_has(model: Any, content: bytes) -> None:
     names = strategies(model.config)
     assert {"none", "saliency", "realizer"} <= {*names} and "oracle" not in names

@@ -1,7 +1,10 @@
 """Documents: PDFs, image files of several pages and videos are sources page by page; what cannot be read says so."""
 
+import gzip
 import re
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from fractions import Fraction
 from io import BytesIO
@@ -13,11 +16,23 @@ import numpy as np
 import pytest
 from helpers import LARGE_TEXT, READS_WORDS, drawn, reads, refuses, tiny_model
 from PIL import Image
-from tiny_pdf import PASSWORD, locked, page, paged, pdf_of, write_form
+from tiny_pdf import PASSWORD, PROSE, locked, page, paged, pdf_of, text_at, write_form, write_pdf
 
+from arr_coc.data import pdf_corpus
+from arr_coc.data.pdf_corpus import (
+    CachedPages,
+    cache_pages,
+    install,
+    is_readable,
+    pdf_packages,
+    pdf_pages,
+    read_pdf_page,
+)
 from arr_coc.modeling.budgets import ViewOptions
 from arr_coc.modeling.documents import MissingPackage, open_document
 from arr_coc.modeling.image_loading import Encoded, load_source
+from arr_coc.pages.page import UNKNOWN, TextPage
+from arr_coc.pages.splits import SPLITS
 
 LIMITS = ViewOptions(dpi=72, max_pages=5, fps=1.0, max_frames=4)
 QUESTION = "What is the total?"
@@ -228,3 +243,201 @@ def test_a_scan_keeps_its_pixels_or_is_reduced_without_loss() -> None:
     assert shown.size == (page.width, page.height) == expected.size
     difference = np.asarray(shown, dtype=float) - np.asarray(expected, dtype=float)
     assert np.abs(difference).mean() < 3
+
+
+# ---- Pages of PDFs with their text: what is read, where it is, and what is left out
+def read(tmp_path: Path, content: str, dpi: float = 144) -> TextPage:
+    return read_pdf_page(write_pdf(tmp_path / "page.pdf", content), 0, dpi)
+
+
+def texts(page: TextPage) -> list[str]:
+    return [line.text for line in page.lines]
+
+
+def test_boxes_are_advances_from_the_baseline_to_the_height_of_capitals(tmp_path: Path) -> None:
+    page = read(tmp_path, text_at(72, 700, "Hip x"))
+    assert page.size == (1224, 1584) and page.source.endswith("page.pdf#1")
+    (line,) = page.lines
+    assert line.text == "Hip x"
+    widths = np.array([0.722, 0.222, 0.556, 0.278, 0.5]) * 48  # of Helvetica, at 24 pt and 2 px a pt
+    ends = 144 + widths.cumsum()
+    np.testing.assert_allclose(line.boxes[:, 2], ends, atol=0.5)
+    np.testing.assert_allclose(line.boxes[:, 0], ends - widths, atol=0.5)
+    np.testing.assert_allclose(line.boxes[:, 3], (792 - 700) * 2, atol=0.01)
+    np.testing.assert_allclose(line.boxes[:, 3] - line.boxes[:, 1], 0.718 * 48, atol=1)
+
+
+def test_ink_lies_where_the_boxes_say(tmp_path: Path) -> None:
+    page = read(tmp_path, text_at(72, 700, "HEFT") + text_at(300, 300, "small", font="F2", size=9))
+    ink = np.asarray(page.image.convert("L")) < 128
+    seen = np.zeros_like(ink)
+    for line in page.lines:
+        for x0, y0, x1, y1 in line.boxes.round().astype(int).tolist():
+            assert ink[y0:y1, x0:x1].any()
+            seen[y0 - 2 : y1 + 2, x0 - 1 : x1 + 1] = True
+    assert not (ink & ~seen).any()
+    for text in ("hold", "moaner", "86"):
+        (line,) = read(tmp_path, text_at(72, 700, text)).lines
+        np.testing.assert_allclose(line.boxes[:, 3] - line.boxes[:, 1], 0.718 * 48, rtol=0.08)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (text_at(72, 700, "left") + text_at(300, 700, "right"), ["left", "right"]),
+        (text_at(72, 700, "one") + text_at(72, 600, "other"), ["one", "other"]),
+        (text_at(150, 700, "second") + text_at(99, 700, "first"), ["first second"]),  # out of order
+        ("BT /F1 24 Tf 72 700 Td [(two) -278 (words)] TJ ET", ["two words"]),  # a gap and no space
+        ("BT /F1 24 Tf 4 Tc 72 700 Td (LETTERSPACED) Tj ET", ["LETTERSPACED"]),
+        (text_at(72, 700, "m") + text_at(93, 708, "2", size=14), ["m2"]),  # superscript
+        (text_at(72, 700, "bold") + text_at(72.4, 700, "bold"), ["bold"]),  # printed twice
+        (text_at(72, 600, "\\001x", font="F3"), ["fix"]),
+        (text_at(72, 700, "caf") + text_at(104, 700, "e") + text_at(106, 700, "\xb4"), ["caf\xe9"]),
+        (text_at(72, 700, "log") + "105 699 8 1 re f\n" + text_at(114, 700, "file"), ["log_file"]),  # a rule
+        (text_at(72, 700, "seen") + "3 Tr\n" + text_at(72, 600, "hidden"), ["seen"]),
+        (text_at(72, 700, "seen") + "1 g\n" + text_at(72, 600, "white"), ["seen"]),
+        (text_at(72, 700, "seen") + text_at(-300, 600, "outside"), ["seen"]),
+    ],
+)
+def test_text_is_as_printed(tmp_path: Path, content: str, expected: list[str]) -> None:
+    assert texts(read(tmp_path, content)) == expected
+
+
+def test_a_glyph_without_a_meaning_is_unknown_and_no_space(tmp_path: Path) -> None:
+    """Fonts of old have letters at the places of control characters, which were taken for spaces and lost."""
+    (line,) = read(tmp_path, text_at(72, 700, "a\\002b", font="F4")).lines
+    assert line.text == f"a{UNKNOWN}b"
+    (line,) = read(tmp_path, text_at(72, 700, "\\001x", font="F3")).lines
+    starts = line.boxes[:, 0]
+    assert line.text == "fix" and starts[1] == pytest.approx((starts[0] + starts[2]) / 2, abs=0.1)
+
+
+def test_text_in_other_directions_and_pictures_without_text_are_unknown(tmp_path: Path) -> None:
+    turned = "BT /F1 24 Tf 0 1 -1 0 300 300 Tm (up) Tj ET\n"
+    picture = "q 100 0 0 50 400 400 cm BI /W 1 /H 1 /BPC 8 /CS /G /F /AHx ID 80> EI Q\n"
+    level, unknown = read(tmp_path, text_at(72, 700, "level") + turned + picture).lines
+    assert level.text == "level" and unknown.text == 3 * UNKNOWN
+    np.testing.assert_allclose(unknown.boxes[2], (800, 2 * (792 - 450), 1000, 2 * (792 - 400)), atol=0.1)
+    assert (unknown.boxes[:2, 2] < 612).all() and (unknown.boxes[:2, 0] > 560).all()
+    ground = "q 612 0 0 792 0 0 cm BI /W 1 /H 1 /BPC 8 /CS /G /F /AHx ID c0> EI Q\n"
+    assert len(read(tmp_path, ground + PROSE).lines) == 4
+
+
+def test_a_page_that_is_too_large_is_drawn_at_fewer_dpi(tmp_path: Path) -> None:
+    path = write_pdf(tmp_path / "poster.pdf", text_at(72, 700, "H"), size=(2000, 4000))
+    page = read_pdf_page(path, 0, 150, longest=1000)
+    assert page.size == (500, 1000) and page.lines[0].boxes[0, 0] == pytest.approx(72 / 4, abs=0.1)
+
+
+def test_readable_is_prose_and_neither_a_few_words_nor_garble(tmp_path: Path) -> None:
+    assert is_readable(read(tmp_path, PROSE))
+    assert not is_readable(read(tmp_path, text_at(72, 700, "a few words")))
+    assert not is_readable(read(tmp_path, PROSE.translate({ord(vowel): "x" for vowel in "aeiouy"})))
+
+
+def test_bad_requests_say_what_was_expected(tmp_path: Path) -> None:
+    path = write_pdf(tmp_path / "page.pdf", PROSE, PROSE)
+    refuses(r"page: expected 0 to 1, the pages of .*page.pdf; got 2", read_pdf_page, path, 2, 100)
+    refuses("dpi: expected a number above 0; got 0", read_pdf_page, path, 0, 0)
+    (tmp_path / "not.pdf").write_text("text")
+    for name in ("not.pdf", "missing.pdf"):
+        refuses(rf"{name}: expected a PDF; got ", read_pdf_page, tmp_path / name, 0, 100)
+
+
+# ---- The packages that hold PDFs, their pages in order, and pages drawn ahead
+def test_each_package_has_one_split_and_a_licence() -> None:
+    packages = pdf_packages()
+    assert len({package.package for package in packages}) == len(packages) >= 150
+    assert all(package.licence.strip() for package in packages)
+    assert min(sum(package.split == split for package in packages) for split in SPLITS) >= 20
+    splits = {package.package: package.split for package in pdf_packages()}
+    for family in ("debian-edu-doc-", "linuxcnc-doc-", "developers-reference", "fonts-sil-"):
+        assert len({split for name, split in splits.items() if name.startswith(family)}) == 1
+
+
+def test_pages_alternate_between_packages_and_files(tmp_path: Path) -> None:
+    names = [package.package for package in pdf_packages() if package.split == "test"][:2]
+    for name, files in zip(names, (1, 4), strict=True):
+        for index in range(files):
+            write_pdf(tmp_path / name / f"doc/{index}.pdf", *[PROSE] * 30)
+    (tmp_path / names[0] / "broken.PDF").write_text("no PDF")
+    pages = pdf_pages(tmp_path, "test")
+    assert len(pages) == len(set(pages)) == 5 * 24  # of each file so many at most
+    first = [path for path, _ in pages[:5]]
+    assert sum(names[1] in path.parts for path in first) == 3 and len(set(first)) == 4
+    assert pages == pdf_pages(tmp_path, "test")
+    with pytest.raises(FileNotFoundError, match=r"expected PDFs of the train split .*pdf_corpus --folder .* --install"):
+        pdf_pages(tmp_path, "train")
+
+
+def test_installing_keeps_pdfs_alone_and_fetches_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[str] = []
+
+    def run(command: list[str], *, cwd: str, check: bool, stdout: int) -> None:
+        if command[0] == "apt-get":
+            fetched.append(command[-1])
+            return
+        assert check and command[0] == "sh" and "dpkg -x some-doc_*.deb" in command[-1]
+        path = write_pdf(Path(cwd) / "unpacked/usr/share/doc/some/guide.pdf", PROSE)
+        path.with_name("more.pdf.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.with_name("link.pdf").symlink_to(path)
+        path.with_name("copyright").write_text("free")
+        (path.parent / "html").mkdir()
+
+    monkeypatch.setattr(subprocess, "run", run)
+    for _ in range(2):
+        install(["some-doc"], tmp_path / "pdfs")
+    assert fetched == ["some-doc"]
+    files = sorted(path for path in (tmp_path / "pdfs").rglob("*") if path.is_file())
+    assert [str(path.relative_to(tmp_path)) for path in files] == [
+        f"pdfs/some-doc/usr/share/doc/some/{name}.pdf" for name in ("guide", "more")
+    ]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert not any(path.name == "html" for path in (tmp_path / "pdfs").rglob("*"))
+
+
+def test_pages_drawn_ahead_are_those_that_are_read(tmp_path: Path) -> None:
+    red = "1 0 0 rg\n" + PROSE
+    path = write_pdf(tmp_path / "page.pdf", PROSE, text_at(72, 700, "too short"), red)
+    pages = [(path, page) for page in range(3)]
+    folder = tmp_path / "cache"
+    assert cache_pages(pages, folder, limit=1) == 1
+    before = {item: item.stat().st_mtime_ns for item in folder.iterdir()}
+    assert cache_pages(pages, folder, limit=9) == 2
+    assert all(item.stat().st_mtime_ns == time for item, time in before.items())
+    assert sorted(item.name for item in folder.glob("*.*g")) == ["000000.png", "000002.jpg"]
+
+    cached = CachedPages(folder)
+    assert len(cached) == 2
+    for kept, source in zip(cached, (0, 2), strict=True):
+        dpi = float(np.exp(np.random.default_rng([0, source]).uniform(np.log(70), np.log(200))))
+        assert kept.kind == "pdf" and kept.source.endswith(f"page.pdf#{source + 1}")
+        anew = read_pdf_page(path, source, dpi)
+        assert kept.image is not None and anew.image is not None and kept.size == anew.size
+        assert [line.text for line in kept.lines] == [line.text for line in anew.lines]
+        for line, again in zip(kept.lines, anew.lines, strict=True):
+            np.testing.assert_allclose(line.boxes, again.boxes, atol=1e-3)
+        difference = np.asarray(kept.image, np.int16) - np.asarray(anew.image, np.int16)
+        assert abs(difference).mean() < 3
+    assert (np.asarray(cached[1].image)[..., 1] < 100).any()  # red is red
+    with pytest.raises(FileNotFoundError, match="expected pages that pdf_corpus --cache or real_scans stored"):
+        CachedPages(tmp_path)
+
+
+def test_the_command_prints_what_fetches_and_draws_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def call(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["pdf_corpus", "--folder", str(tmp_path), *arguments])
+        pdf_corpus.main()
+        return capsys.readouterr().out
+
+    printed = call("--split", "test").splitlines()
+    names = [package.package for package in pdf_packages() if package.split == "test"]
+    assert len(printed) == len(names) and printed[0].startswith(f"apt-get download {names[0]} && ")
+    write_pdf(tmp_path / names[0] / "guide.pdf", PROSE, PROSE)
+    assert call("--split", "test", "--cache", str(tmp_path / "cache")) == "2 pages\n"
+    assert len(CachedPages(tmp_path / "cache")) == 2
+    with pytest.raises(SystemExit):
+        call("--cache", str(tmp_path / "cache"))
+    assert "--cache: expected --split beside it" in capsys.readouterr().err

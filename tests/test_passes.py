@@ -1,7 +1,6 @@
 """Several passes: nothing is fetched or read twice, and one pass is what it was."""
 
 import json
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -161,22 +160,6 @@ def trained(data: dict[str, Any], root: Path, folder: Path, steps: int) -> Any:
     stage = Tempering(data=data, steps=steps, batch_size=1, draws=2, budget=4, save_every=1)
     stage.run(Run(model, model.processor, root=root), folder)
     return model
-
-
-def test_a_killed_run_goes_on_the_same(data: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second episode of every question is the right one: a model of random weights answers them all alike."""
-    correct = cycle((0.0, 1.0))
-    monkeypatch.setattr("arr_coc.training.reinforce.answer_correctness", lambda text, answers: next(correct))
-    begun = tiny_model(fetcher=LEARNING).model.fetcher.tempering
-    with monkeypatch.context() as killing:
-        few = iter((0.0, 1.0))
-        killing.setattr("arr_coc.training.reinforce.answer_correctness", lambda text, answers: next(few))
-        with pytest.raises(RuntimeError, match="StopIteration"):
-            trained(data, tmp_path, tmp_path / "killed", 2)
-    resumed, whole = (trained(data, tmp_path, tmp_path / name, 2) for name in ("killed", "whole"))
-    ours, theirs = (model.model.fetcher.tempering.state_dict() for model in (resumed, whole))
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    assert any(not torch.equal(ours[name], tensor) for name, tensor in begun.state_dict().items())
 
 
 def test_a_checkpoint_with_the_policy_follows_it_unless_told_otherwise(tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ def test_what_only_fills_up_counts_as_certain_and_has_a_gradient() -> None:
 @pytest.mark.parametrize("count", [0, N + 1])
 def test_more_patches_than_there_are_cannot_be_drawn(count: int) -> None:
     refuses(f"expected 1 to {N} patches; got {count}", draw_orders, logits_of(), count, generator=torch.Generator())
+    refuses("at least 2", ReinforceSettings, draws=1)
 
 
 # ---- the estimator
@@ -97,37 +98,6 @@ def test_the_estimator_is_unbiased() -> None:
     error = gradient.std(0) / len(gradient) ** 0.5
     assert float(exact.abs().max()) > 20 * float(error.max()), "the test can tell a wrong gradient from noise"
     assert bool(((gradient.mean(0) - exact).abs() < 4 * error).all())
-
-
-def test_a_scorer_learns_to_fetch_the_patch_that_holds_the_answer() -> None:
-    """32 patches with random features; the one that matches the question's vector holds the answer; K = 4, no box."""
-    generator = torch.Generator().manual_seed(0)
-    scorer = torch.nn.Bilinear(6, 6, 1)
-    with torch.no_grad():
-        scorer.weight.zero_()
-    optimizer = torch.optim.Adam(scorer.parameters(), lr=0.05)
-
-    def case(count: int) -> tuple[Tensor, Tensor]:
-        patches = torch.nn.functional.normalize(torch.randn(count, 32, 6, generator=generator), dim=-1)
-        place = torch.randint(32, (count,), generator=generator)
-        question = patches[torch.arange(count), place][:, None].expand(-1, 32, -1)
-        return scorer(patches, question.contiguous()).squeeze(-1), place
-
-    def hits(logits: Tensor, place: Tensor) -> float:
-        return (logits.topk(4).indices == place[:, None]).any(-1).float().mean().item()
-
-    before = hits(*case(500))
-    for _ in range(150):
-        logits, place = case(16)
-        logits = logits[:, None].expand(-1, 8, -1)
-        drawn = draw_orders(logits, 4, generator=generator)
-        correct = (drawn == place[:, None, None]).any(-1).float()
-        loss = -(group_advantages(correct) * draw_log_probability(logits, drawn)).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    after = hits(*case(500))
-    assert before < 0.3 and after > 0.95
 
 
 # ---- the driver ---------------------------------------------------------------------------------------------------
@@ -225,16 +195,6 @@ def test_what_cannot_be_trained_is_refused(changes: Any, strategy: str, message:
     model.config.fetcher_config.strategy = strategy
     with pytest.raises(ValueError, match=message):
         reinforcement_loss(model, {**batch_of(model), **changes}, ReinforceSettings(), generator=torch.Generator())
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"draws": 1}, "at least 2"),
-    ],
-)
-def test_settings_are_checked(settings: Any, message: str) -> None:
-    refuses(message, ReinforceSettings, **settings)
 
 
 def test_questions_in_a_batch_are_answered_as_alone() -> None:

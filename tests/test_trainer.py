@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 from fetching import N, context, fetcher
-from helpers import refuses, tiny_model
+from helpers import CARD, PAGE, QUESTION, prompt, refuses, tiny_model
 from PIL import Image
-from trainers import CPU, PAGES, PHASE, loaded, trainer_of, weights_of
+from trainers import CPU, PAGES, PHASE, loaded, standard_trainer, trainer_of, weights_of
 
 from arr_coc.adapters import PARTS, adapt, part_of_parameter
 from arr_coc.data.collator import QuestionCollator
@@ -250,3 +250,44 @@ def test_efficiency_pushes_down_above_the_target_only() -> None:
         efficiency_loss(expected, 100).backward()
         assert expected.grad.sign().tolist() == [sign, sign]
     refuses("^target: expected a positive number of tokens; got 0$", efficiency_loss, torch.ones(1), 0)
+
+
+# ---- transformers' own Trainer with batches of QuestionCollator, and the losses that it and others ask for
+@pytest.mark.versions
+def test_evaluate_gives_the_loss(tmp_path: Path) -> None:
+    """`relevance_labels` looked like a label to Trainer, which then found the batch without its labels."""
+    model = tiny_model()
+    trainer = standard_trainer(model, tmp_path)
+    measured = trainer.evaluate()
+    with torch.no_grad():
+        batch = trainer.data_collator(list(trainer.eval_dataset))
+        expected = model(**batch).loss
+    assert measured["eval_loss"] == pytest.approx(expected.item(), rel=1e-4)
+    assert trainer.label_names == ["labels"]
+
+
+@pytest.mark.versions
+def test_the_best_model_is_loaded_at_the_end(tmp_path: Path) -> None:
+    """It died for want of eval_loss."""
+    model = tiny_model()
+    settings = {"max_steps": 3, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    trainer = standard_trainer(model, tmp_path, learning_rate=0.5, load_best_model_at_end=True, **settings)
+    trainer.train()
+    losses = {line["step"]: line["eval_loss"] for line in trainer.state.log_history if "eval_loss" in line}
+    assert set(losses) == {1, 2, 3}
+    best = min(losses.values())
+    assert trainer.state.best_metric == pytest.approx(best)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(best, rel=1e-3)
+
+
+# ---- losses
+@torch.no_grad()
+@pytest.mark.versions
+def test_the_loss_of_a_batch_counts_by_its_share_of_the_tokens() -> None:
+    model = tiny_model()
+    inputs = prompt(model, (PAGE, QUESTION), (CARD, "Who?"))
+    labels = inputs["input_ids"].masked_fill(~inputs["query_mask"], -100)
+    tokens = int((labels[:, 1:] != -100).sum())
+    whole = model(**inputs, labels=labels).loss
+    assert torch.allclose(model(**inputs, labels=labels, num_items_in_batch=2 * tokens).loss, whole / 2)
+    assert torch.allclose(model(**inputs, labels=labels, num_items_in_batch=torch.tensor(tokens)).loss, whole)

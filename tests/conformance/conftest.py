@@ -1,5 +1,6 @@
 """What transformers' tests run under here: no network, our models in their lists, the named exclusions."""
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from transformers.models.auto import modeling_auto
 
 from arr_coc import ArrCocConfig, ArrCocForConditionalGeneration, ArrCocModel
 
+gc.disable()  # until all tests are imported, see `pytest_collection_finish`
 sys.path.insert(0, str(tests_folder()))
 absent_modules.install(PACKAGE)
 torch.set_num_threads(1)  # one core for each of pytest's processes
@@ -46,6 +48,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     idle = sorted(set(EXCLUSIONS) - matched)
     if idle and any(Path(argument).is_dir() for argument in config.args):  # all tests, not some
         raise pytest.UsageError(f"EXCLUSIONS: expected patterns of tests that there are; got {idle}")
+
+
+def pytest_collection_finish() -> None:
+    """What the imports made is never garbage, as in tests/conftest.py."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
