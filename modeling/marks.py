@@ -1,14 +1,12 @@
 """Marks: what is drawn beside words, such as a ticked box, by its name in brackets.
 
 A head on the stem's features says which of `MARKS` each half patch shows. Connected half patches with a mark become a
-word, whose wordpieces begin in the patch at its middle. So marks are scored, fetched and read as words are. That of a
-bar says which it is of its chart; where it begins, so that the bars of a chart stand in one line.
+word, whose wordpieces begin in the patch at its middle. So marks are scored, fetched and read as words are.
 
 Notation: B batch, C channels of the stem, R half rows (2G), L = len(MARKS) + 1 classes.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -25,18 +23,16 @@ MARKS = (
     *("[starred]", "[hollow]", "[locked]", "[unlocked]", BAR, "[signed]", "[stamp]"),
 )
 """Names of marks, from class 1 on; class 0 is none."""
-_OVER_WORDS = ("[struck]", "[highlight]")
-"""Marks with words in them: their names begin before these."""
+_HIGHLIGHT = "[highlight]"
+"""Has words in it: its name begins before it."""
+_UNNAMED = ("[struck]", BAR)
+"""Known, so that they are taken for nothing else, and not named: the reader does not read struck-out words, and the
+head sees the edges of wide bars only."""
 _WIDTH = 48
-_SHOWN, _SURE, _SURER = 0.7, 0.5, 0.75
-"""The least probability of any mark in its half patches; of this one, the mean over them; and of those that look like
-any shaded area."""
-_SHADED = ("[struck]", "[highlight]", BAR)
+_SHOWN, _SURE = 0.7, 0.5
+"""The least probability of any mark in its half patches, and of this one, the mean over them."""
 _LEAST, _LARGE = 3, 8
 """Half patches of a mark, at least; and of one that is as large as words."""
-_SAME_END = 1.5
-"""Half patches by which bars of a chart may differ where they begin."""
-_FEWEST_BARS = 3
 _BESIDE = 1.3
 """Half rows between a mark and the text of its line, at most."""
 _SHORT = 2
@@ -95,51 +91,36 @@ def _found(chances: Tensor) -> list[tuple[str, Box]]:
         y, x = rows[labels == label], columns[labels == label]
         sure, kind = chances[1:, y, x].mean(1).max(0)
         name = MARKS[int(kind)]
-        large = len(y) >= (_LARGE if name in (*_OVER_WORDS, "[signed]", "[stamp]") else _LEAST)
-        if large and float(sure) >= (_SURER if name in _SHADED else _SURE):
+        least = _LARGE if name in (_HIGHLIGHT, "[signed]", "[stamp]", *_UNNAMED) else _LEAST
+        if len(y) >= least and float(sure) >= _SURE:
             box = (float(x.min()), float(y.min()), float(x.max()) + 1, float(y.max()) + 1)
             marks.append((name, box))
     return marks
 
 
-def mark_words(marks: Sequence[tuple[str, Box]]) -> list[Word]:
-    """The words that name marks with boxes in half patches; bars without others that begin where they do have none."""
-    bars = iter(_bar_words([box for name, box in marks if name == BAR]))
+def mark_words(marks: Sequence[tuple[str, Box]], text: np.ndarray) -> list[Word]:
+    """The words that name marks with boxes in half patches, each in the half row of the text beside it.
+
+    `text`: [n, 3] first and last column, and half row, of what is printed.
+    """
     words = []
     for name, (x0, y0, x1, y1) in marks:
-        at: tuple[str, float, float] | None = (name, (x0 + x1) / 2, (y0 + y1) / 2)
-        if name == BAR:
-            at = next(bars)
-        elif name in _OVER_WORDS:
-            at = (name, x0 - 0.5, (y0 + y1) / 2)
-        if at is not None:
-            text, x, y = at
-            words.append(Word(text, (max(x, 0.0) * CELL_COLUMNS,) * len(text), y, mark=True))
+        if name not in _UNNAMED:
+            x = max(x0 - 0.5 if name == _HIGHLIGHT else (x0 + x1) / 2, 0.0) * CELL_COLUMNS
+            words.append(Word(name, (x,) * len(name), _row_beside(x, (y0 + y1) / 2, text), mark=True))
     return words
 
 
-def _bar_words(boxes: Sequence[Box]) -> list[tuple[str, float, float] | None]:
-    """The name of each bar, highest or lowest of its chart or its length, and where it is; None where it has none."""
-    bars = np.array(boxes, float).reshape(-1, 4)
-    upright, lying = (abs(ends[:, None] - ends) < _SAME_END for ends in (bars[:, 3], bars[:, 0]))
-    stands = upright.sum() >= lying.sum()
-    lengths = bars[:, 3] - bars[:, 1] if stands else bars[:, 2] - bars[:, 0]
-    found: list[tuple[str, float, float] | None] = []
-    for (x0, y0, x1, y1), length, chart in zip(boxes, lengths, upright if stands else lying, strict=True):
-        text = f"[bar{round(length)}]"
-        if length == lengths[chart].max():
-            text = "[highest]"
-        elif length == lengths[chart].min():
-            text = "[lowest]"
-        x, y = ((x0 + x1) / 2, y1 - 0.5) if stands else (x0 + 0.5, (y0 + y1) / 2)
-        found.append((text, x, y) if chart.sum() >= _FEWEST_BARS else None)
-    return found
+def _row_beside(x: float, y: float, text: np.ndarray) -> float:
+    """The half row of the nearest text in the line of a mark at column `x` and half row `y`."""
+    gap = np.maximum(np.maximum(text[:, 0] - x, x - text[:, 1]), 0)
+    gap[abs(text[:, 2] - y) >= _BESIDE] = np.inf
+    return float(text[gap.argmin(), 2]) if np.isfinite(gap).any() else y
 
 
 def with_marks(words: list[Word], marks: Sequence[tuple[str, Box]]) -> list[Word]:
-    """The words of a page and those that name its marks, each in the half row of the text beside it; without words of a
-    few letters that the reader took marks for."""
-    inside = [box for name, box in marks if name not in _OVER_WORDS and name != BAR]
+    """The words of a page and those that name its marks, without short ones that the reader took marks for."""
+    inside = [box for name, box in marks if name not in (_HIGHLIGHT, *_UNNAMED)]
 
     def drawn(word: Word) -> bool:
         at = word.columns or word.unread
@@ -147,17 +128,5 @@ def with_marks(words: list[Word], marks: Sequence[tuple[str, Box]]) -> list[Word
         return len(word.text) <= _SHORT and any(b[0] <= x <= b[2] and b[1] <= word.row <= b[3] for b in inside)
 
     kept = [word for word in words if not drawn(word)]
-    named = mark_words(marks)
     text = np.array([(word.columns[0], word.columns[-1], word.row) for word in kept if word.columns]).reshape(-1, 3)
-    return kept + [beside(word, text) for word in named]
-
-
-def beside(word: Word, text: np.ndarray) -> Word:
-    """The name of a mark in the half row of the nearest text in its line.
-
-    `text`: [n, 3] first and last column and half row of words.
-    """
-    x = word.columns[0]
-    gap = np.maximum(np.maximum(text[:, 0] - x, x - text[:, 1]), 0)
-    gap[abs(text[:, 2] - word.row) >= _BESIDE] = np.inf
-    return replace(word, row=float(text[gap.argmin(), 2])) if np.isfinite(gap).any() else word
+    return kept + mark_words(marks, text)

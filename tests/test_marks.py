@@ -13,7 +13,7 @@ import torch
 from helpers import READS_WORDS, noise, tiny_model, tiny_tokenizer
 
 from arr_coc.modeling.marks import BAR, COLOURS, MARKS, found_marks, mark_words, with_marks
-from arr_coc.modeling.wordpieces import CELL_COLUMNS, TextReader, Word
+from arr_coc.modeling.wordpieces import TextReader, Word
 from arr_coc.pages import fonts, marked, marked_sheet
 from arr_coc.pages.generator import draw_page, layout_page
 from arr_coc.pages.page import TextPage
@@ -81,14 +81,9 @@ def test_marks_become_wordpieces_in_free_slots() -> None:
     assert characters.sum(1).tolist() == [[2.0, 2.0]]  # a mark is no character that was read
 
 
-def test_bars_say_which_they_are_where_they_begin() -> None:
-    upright = [(BAR, (x, 20.0 - high, x + 3.0, 20.0)) for x, high in ((2.0, 12.0), (7.0, 5.0), (12.0, 9.0))]
-    assert [word.text for word in mark_words(upright)] == ["[highest]", "[lowest]", "[bar9]"]
-    assert {word.row for word in mark_words(upright)} == {19.5}
-    lying = [(BAR, (4.0, y, 4.0 + wide, y + 2)) for y, wide in ((2.0, 12.0), (7.0, 5.0), (12.0, 9.0))]
-    assert [word.text for word in mark_words(lying)] == ["[highest]", "[lowest]", "[bar9]"]
-    assert {word.columns[0] for word in mark_words(lying)} == {4.5 * CELL_COLUMNS}
-    assert mark_words([upright[0], (BAR, (30.0, 1.0, 60.0, 3.0))]) == []  # a band of a page is no bar
+def test_bars_and_struck_words_are_not_named() -> None:
+    found = [(BAR, (2.0, 8.0, 5.0, 20.0)), ("[struck]", (7.0, 2.0, 12.0, 4.0)), ("[on]", (7.0, 6.0, 9.0, 8.0))]
+    assert [word.text for word in mark_words(found, np.zeros((0, 3)))] == ["[on]"]
 
 
 def test_connected_half_patches_are_the_mark_that_most_of_them_show() -> None:

@@ -32,8 +32,8 @@ from .question_writer import boxes_of
 from .sheet import Colour, Piece
 
 KINDS = (
-    *("ticked", "is ticked", "chosen", "switch", "colour", "of colour", "struck", "highlighted", "starred", "locked"),
-    *("tallest", "shortest", "signed", "stamped"),
+    *("ticked", "is ticked", "chosen", "switch", "colour", "of colour", "highlighted", "starred", "locked"),
+    *("signed", "stamped"),
 )
 """Kinds of questions about marks."""
 
@@ -57,7 +57,8 @@ def _one_of(page: MarkedSheet, kind: str, draw: Callable[[Box, bool], str], wide
         if name := draw(space, number == chosen):
             page.sheet.mark(name, space)
     piece, box = items[chosen]
-    page.ask(kind, piece.text, boxes_of(piece), [box] if wide else [], len(items), head=head)
+    if kind in KINDS:
+        page.ask(kind, piece.text, boxes_of(piece), [box] if wide else [], len(items), head=head)
 
 
 def _each(
@@ -183,7 +184,7 @@ def colour(page: MarkedSheet) -> None:
 
 @GROUPS.register("struck")
 def struck(page: MarkedSheet) -> None:
-    """Items of which one is struck out."""
+    """Items of which one is struck out, which nothing is asked about: it is not read."""
     lines, height, own = page.look(STRIKES, "strikes")
     ink = page.colour(page.random.choice(("red", "blue"))) if own else page.ink
 
@@ -260,7 +261,7 @@ def locked(page: MarkedSheet) -> None:
 
 @GROUPS.register("bars")
 def bars(page: MarkedSheet) -> None:
-    """Bars without values: which is the highest, and which the lowest?"""
+    """Bars without values, which nothing is asked about."""
     look, count, random = page.look(BARS, "bars"), page.random.randint(3, 5), page.random
     high = random.uniform(90, 200)
     head = page.heading(high + page.body.size * 2.5)
@@ -290,9 +291,6 @@ def bars(page: MarkedSheet) -> None:
         pieces.append(piece)
         boxes.append(box)
     page.y = y + high + page.body.size * 1.6
-    for kind, best in (("tallest", max(parts)), ("shortest", min(parts))):
-        number = parts.index(best)
-        page.ask(kind, pieces[number].text, boxes_of(pieces[number]), [boxes[number]], count, head=head)
 
 
 @GROUPS.register("signed")
@@ -357,8 +355,8 @@ def _stamp(page: MarkedSheet, box: Box, look: tuple[str, bool, int], ink: Colour
 
 @PAGES.register("marked page")
 def marked_page(maker: PageMaker) -> None:
-    """Groups in random order, as many as there is room for; those with one question are drawn twice as often."""
+    """Groups in random order, as many as there is room for; those that ask for one of their items twice as often."""
     page = MarkedSheet(maker)
-    names = [*GROUPS, "ticked", "chosen", "struck", "highlighted", "bars", "bars"]
+    names = [*GROUPS, "ticked", "chosen", "highlighted"]
     for name in page.random.sample(names, len(names)):
         GROUPS[name](page)

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from arr_coc.modeling.image_processing_arr_coc import Box
-from arr_coc.modeling.marks import BAR, MARKS, beside, mark_words
+from arr_coc.modeling.marks import BAR, MARKS, mark_words
 from arr_coc.modeling.wordpieces import CHARACTERS, CLASSES, COLUMNS, PIECE_SLOTS, SPACE, SPELLED, Word
 from arr_coc.pages.page import Line, TextPage
 
@@ -278,7 +278,7 @@ def _mark_words(
         x, y = rng.random(2) * 2 * max(page.size) * scale
         found.append((MARKS[int(rng.integers(len(MARKS)))], (x, y, x + 1, y + 1)))
     text = np.array([(x * COLUMNS, x * COLUMNS, 2 * y) for _, x, y in pieces]).reshape(-1, 3)
-    return [beside(word, text) for word in mark_words(found)]
+    return mark_words(found, text)
 
 
 LOOK_ALIKES = (
