@@ -5,9 +5,9 @@ serves one request at a time. Workers are forked from a nursery, which has impor
 
     python -m arr_coc.serving.image_workers DESCRIPTOR JSON
 
-DESCRIPTOR is one end of a socket; JSON holds the image processor and the limits. Requests by the socket are: "F" with
-a descriptor forks a worker that uses this connection, and the reply is its process id; "K" with a process id ends
-that worker. When the other end closes, the nursery ends with its workers. (multiprocessing's fork server runs the
+DESCRIPTOR is one end of a socket; JSON holds the image processor and the limits. A request by the socket is a process
+id and a descriptor: it ends the worker of that id (0: none) and forks one that uses this connection; the reply is its
+process id. When the other end closes, the nursery ends with its workers. (multiprocessing's fork server runs the
 caller's main module again and sends pickles.)
 
 A worker's connection carries bytes only: requests are "B" with an image file or "U" with its URL; answers are "I" with
@@ -161,21 +161,19 @@ class Nursery:
                 command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
             )
 
-    def fork(self) -> tuple[int, Connection]:
-        """Forks a worker and returns its process id and the connection to it. Raises OSError: the nursery has ended."""
+    def fork(self, replaced: int = 0) -> tuple[int, Connection]:
+        """Forks a worker, in place of one that it kills, and returns its process id and the connection to it.
+
+        Raises:
+            OSError: the nursery has ended.
+        """
         ours, theirs = socket.socketpair()
         with theirs:
-            socket.send_fds(self._socket, [b"F" + _NUMBER.pack(0)], [theirs.fileno()])
+            socket.send_fds(self._socket, [_NUMBER.pack(replaced)], [theirs.fileno()])
         reply = self._socket.recv(_NUMBER.size, socket.MSG_WAITALL)
         if len(reply) < _NUMBER.size:
             raise OSError("the process that image workers are forked from has ended")
         return _NUMBER.unpack(reply)[0], Connection(ours.detach())
-
-    def kill(self, process: int) -> None:
-        """Kills a worker, busy or idle."""
-        with suppress(OSError):
-            self._socket.sendall(b"K" + _NUMBER.pack(process))
-            self._socket.recv(_NUMBER.size, socket.MSG_WAITALL)
 
     def stop(self) -> None:
         """Ends the nursery and its workers."""
@@ -189,30 +187,21 @@ def _serve(control: socket.socket, described: str) -> None:
     limits = ImageLimits(limited["pixels"], GuardedSources(**limited["policy"]))
     workers: set[int] = set()
     while True:
-        message, descriptors, _, _ = socket.recv_fds(control, 1 + _NUMBER.size, 1)
-        if len(message) < 1 + _NUMBER.size:
-            break
-        number = _NUMBER.unpack_from(message, 1)[0]
-        if message[:1] == b"F":
-            number = os.fork()
-            if not number:
-                control.close()
-                work(Connection(descriptors[0]), processor, limits)
-                os._exit(0)
-            os.close(descriptors[0])
-            workers.add(number)
-        elif number in workers:
-            _end(number)
-            workers.remove(number)
-        control.sendall(_NUMBER.pack(number))
-    for worker in workers:
-        _end(worker)
-
-
-def _end(worker: int) -> None:
-    """Kills a worker and waits for it; until then no other process can get its id."""
-    os.kill(worker, signal.SIGKILL)
-    os.waitpid(worker, 0)
+        message, descriptors, _, _ = socket.recv_fds(control, _NUMBER.size, 1)
+        ended = workers & {*_NUMBER.unpack(message)} if len(message) == _NUMBER.size else workers
+        for worker in ended:
+            os.kill(worker, signal.SIGKILL)
+            os.waitpid(worker, 0)  # until then no other process can get its id
+        if not descriptors:
+            return
+        worker = os.fork()
+        if not worker:
+            control.close()
+            work(Connection(descriptors[0]), processor, limits)
+            os._exit(0)
+        os.close(descriptors[0])
+        workers = workers - ended | {worker}
+        control.sendall(_NUMBER.pack(worker))
 
 
 logger = logging.getLogger(__name__)
@@ -221,12 +210,8 @@ GRACE = 5.0  # extra seconds beyond the limit of one image, so that a download's
 ATTEMPTS = 2  # workers that one image can crash before it is refused; the first crash can have another cause
 
 
-@dataclass(eq=False)
-class _Worker:
-    """One process and its connection."""
-
-    process: int
-    connection: Connection
+_Worker = tuple[int, Connection]
+"""The id of a process, and the connection to it."""
 
 
 class WorkerPool:
@@ -244,7 +229,7 @@ class WorkerPool:
         self._most_bytes = 1 + prepared + (limits.policy.max_bytes or MAX_BYTES)
         self._idle: asyncio.LifoQueue[_Worker] = asyncio.LifoQueue()
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="image-worker")
-        self._workers: set[_Worker] = set()
+        self._workers: dict[int, Connection] = {}
         self._forking = threading.Lock()
         self._stopped = False
 
@@ -259,14 +244,14 @@ class WorkerPool:
         self._stopped = True
         await asyncio.to_thread(self._nursery.stop)
         await asyncio.to_thread(self._threads.shutdown)
-        for worker in self._workers:
-            worker.connection.close()
+        for connection in self._workers.values():
+            connection.close()
         self._workers.clear()
 
     @property
     def processes(self) -> list[int]:
         """Process ids, for monitoring."""
-        return [worker.process for worker in self._workers]
+        return [*self._workers]
 
     async def prepare(self, image: bytes | str) -> PreparedImage:
         """Decodes an image file, or downloads the one at an http(s) URL.
@@ -293,31 +278,31 @@ class WorkerPool:
         """The worker's answer, and the worker that is idle afterwards."""
         seconds = SECONDS + GRACE * (message[:1] == URL)
         for _ in range(ATTEMPTS):
+            _, connection = worker
             with suppress(EOFError, OSError):  # the process ended, or answered more than may be
-                worker.connection.send_bytes(message)
-                if worker.connection.poll(seconds):
-                    return worker.connection.recv_bytes(self._most_bytes), worker
+                connection.send_bytes(message)
+                if connection.poll(seconds):
+                    return connection.recv_bytes(self._most_bytes), worker
                 refusal = f"image: expected one that decodes within {SECONDS:g} s; got a slower one"
                 return REFUSED + refusal.encode(), self._replaced(worker)
             worker = self._replaced(worker)
         return REFUSED + b"image: expected one that can be decoded; got one that ends the decoder", worker
 
-    def _begin(self) -> _Worker:
+    def _begin(self, replaced: int = 0) -> _Worker:
         with self._forking:
-            worker = _Worker(*self._nursery.fork())
-        self._workers.add(worker)
-        return worker
+            process, connection = self._nursery.fork(replaced)
+        self._workers[process] = connection
+        return process, connection
 
     def _replaced(self, worker: _Worker) -> _Worker:
         if self._stopped:
             raise RuntimeError("the image workers have been stopped")
         logger.warning("an image worker ended or hung; another takes its place")
         self.on_restart()
-        self._workers.discard(worker)
-        worker.connection.close()
-        with self._forking:
-            self._nursery.kill(worker.process)
-        return self._begin()
+        process, connection = worker
+        del self._workers[process]
+        connection.close()
+        return self._begin(process)
 
 
 if __name__ == "__main__":
