@@ -37,7 +37,7 @@ from arr_coc.training.phases import train_phase
 from arr_coc.training.reader.language_model import load_adapter
 from arr_coc.training.reader.recognition import RecognitionStage
 from arr_coc.training.recipe import Recipe, begin, load_recipe, tell_changes, tell_recipe, train
-from arr_coc.training.stages import STAGES, Loop, Run, Stage
+from arr_coc.training.stages import STAGES, Loop, Run, Stage, time_left
 from arr_coc.training.trainer import ArrCocTrainer
 
 ROOT = Path(__file__).parents[1]
@@ -80,6 +80,11 @@ def test_a_setting_inside_a_default_keeps_the_rest_of_it(tmp_path: Path) -> None
         assert stage.data == expected and stage.budgets == {"standard": 1.0}
     path.write_text(f"{path.read_text()}defaults: {{data: {{format: columns}}}}\n")
     assert load_recipe(path, ["data.path=org/name"]).stages[0].data == {"format": "columns", "path": "org/name"}  # type: ignore[attr-defined]
+
+
+def test_the_log_says_how_long_it_takes() -> None:
+    """The first line came after three minutes, and said nothing of the hours."""
+    assert time_left(12.0, 4, 2400) == "3 s a step, about 2 h 00 min left"
 
 
 def test_a_trained_model_is_written_as_the_recipe_says(tmp_path: Path) -> None:
