@@ -350,6 +350,7 @@ class PageReader:
     """Reads pages with a run's model, and makes what scorers see of them."""
 
     def __init__(self, run: Run) -> None:
+        run.model.config.require_embeds_alone("relevance, question_answering")  # prompts are made of embeddings
         tower = run.model.model.vision_tower
         embed = run.model.get_input_embeddings()
         if tower.text_reader is None:
