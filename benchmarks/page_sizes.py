@@ -27,8 +27,7 @@ from arr_coc.evaluation.statistics import score_interval
 from arr_coc.files import run_module, write_json
 from arr_coc.metrics import METRICS
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from arr_coc.pages.domains import draw_page
-from arr_coc.pages.domains.variations import AS_DRAWN, Variations
+from arr_coc.pages.domains import AS_DRAWN, Variations, draw_page
 from arr_coc.pages.page import Question
 from arr_coc.pages.splits import SPLITS, Split
 from arr_coc.publishing.building import load_model

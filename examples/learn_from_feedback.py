@@ -69,8 +69,7 @@ lesson = Lesson(
     steps=arguments.steps,
 )
 versions = Versions(out / "versions")
-learned = learn(lesson, versions)
-print("\n".join(learned.decision.lines()))
+print("\n".join(learn(lesson, versions).lines()))
 print(f"in use: {versions.current().version}", flush=True)
 
 fresh = Rendered(arguments.pages, 4, seed=new, size=side, split="validation", fields=fields).read()

@@ -23,7 +23,8 @@ from arr_coc.attached.reader import load_reader
 from arr_coc.data.records import read_records
 from arr_coc.evaluation import evaluate
 from arr_coc.evaluation.arms import Arm
-from arr_coc.evaluation.strategies import predict_attached, score_strategies, usable_strategies
+from arr_coc.evaluation.prediction_loop import predict_all
+from arr_coc.evaluation.strategies import score_strategies, usable_strategies
 from arr_coc.serving.app import Server
 from arr_coc.serving.settings import ServerSettings, UseSettings
 
@@ -83,7 +84,7 @@ def test_what_was_fetched_is_kept(reader: AttachedReader, tmp_path: Path) -> Non
     data = read_records(write(tmp_path, rows(reader, strategy="attention")))
     arms = [Arm("attention", "ladder", "attention", 0.25, "topk", side=0, tokens=0)]
     said: dict[int, Any] = {}
-    for name, part in predict_attached(reader, arms, data, batch_size=8, progress=False):
+    for name, part in predict_all(reader, arms, data, batch_size=8, progress=False):
         assert name == "attention"
         said |= part
     assert sorted(said) == [0, 1, 2, 3, 4]

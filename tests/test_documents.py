@@ -110,15 +110,18 @@ def test_a_blank_page_is_named_by_its_answer(monkeypatch: pytest.MonkeyPatch, re
     warned: list[str] = []
     monkeypatch.setattr("arr_coc.modeling.image_processing_arr_coc.logger.warning_once", warned.append)
     model = reads(tiny_model(**READS_WORDS), 1, 1) if reads_words else tiny_model()
-    written, box = BytesIO(), (10, 10, 60, 60)
-    drawn(420, 430).save(written, "TIFF", save_all=True, append_images=[Image.new("RGB", (420, 430), "white")])
-    seen = model.encode_image(written.getvalue(), tiles=tiles)
-    if reads_words:  # this reader finds characters everywhere
-        seen.characters[1], seen.pieces[1] = 0, -1
-    for boxes, named in (([[box], []], False), ([[], [box]], True)):
-        answer = model.generate(seen, QUESTION, strategy="oracle", boxes=boxes, return_fetch=True)
-        said = "the model finds nothing on page 2, where this answer comes from: it is a guess" in answer.warning
-        assert said == named, (boxes, answer.warning)
+    box, paper = (10, 10, 60, 60), Image.new("RGB", (420, 430), "white")
+    for blank, count in ((0, 2), (1, 2), (1, 3), (2, 3)):
+        written, pages = BytesIO(), [paper if page == blank else drawn(420, 430) for page in range(count)]
+        pages[0].save(written, "TIFF", save_all=True, append_images=pages[1:])
+        seen = model.encode_image(written.getvalue(), tiles=tiles)
+        if reads_words:  # this reader finds characters everywhere
+            seen.characters[blank], seen.pieces[blank] = 0, -1
+        for asked in range(count):
+            boxes = [[box] if asked == each else [] for each in range(count)]
+            answer = model.generate(seen, QUESTION, strategy="oracle", boxes=boxes, return_fetch=True)
+            named = f"the model finds nothing on page {asked + 1}, where this answer comes from: it is a guess"
+            assert (named in answer.warning) == (asked == blank), (blank, asked, answer.warning)
     assert not warned
     model.generate(Image.new("RGB", (420, 430), "white"), QUESTION, tiles=tiles)
     assert len(warned) == 1

@@ -15,9 +15,7 @@ from helpers import refuses
 from arr_coc.cli import main
 from arr_coc.data.formats.own import Rendered
 from arr_coc.pages.domains import DOMAINS, Page, Variations, browser, document, draw_page, values
-from arr_coc.pages.domains.document import Document, render_document
-from arr_coc.pages.domains.glyphs import CHARSET, MIN_FONT, text_unit
-from arr_coc.pages.domains.rasterising import Box, Ink
+from arr_coc.pages.domains.rasterising import CHARSET, MIN_FONT, Box, Ink, TextStyle, text_unit
 from arr_coc.pages.domains.values import TEMPLATES, ask
 from arr_coc.pages.fonts import family_names
 from arr_coc.pages.page import Question
@@ -51,11 +49,12 @@ def drawn_page(domain: str, index: int, size: int, split: str) -> Page:
     return draw_page(domain, 0, index, size, split)
 
 
-def text_in(page: Page | Document, box: Box) -> str:
+def text_in(page: Page, box: Box) -> str:
     """The characters whose centre lies in the box, from left to right."""
     x0, y0, x1, y1 = box
-    centres = [((g.box[0] + g.box[2]) / 2, (g.box[1] + g.box[3]) / 2, g.char) for g in page.glyphs]
-    return "".join(char for x, y, char in sorted(centres) if x0 - 1 <= x <= x1 + 1 and y0 - 1 <= y <= y1 + 1)
+    cells = [(char, *cell) for line in page.lines for char, cell in zip(line.text, line.boxes.tolist(), strict=True)]
+    centres = sorted(((left + right) / 2, (top + low) / 2, char) for char, left, top, right, low in cells)
+    return squeezed("".join(char for x, y, char in centres if x0 - 1 <= x <= x1 + 1 and y0 - 1 <= y <= y1 + 1))
 
 
 def squeezed(text: str) -> str:
@@ -104,8 +103,8 @@ def test_a_page_without_the_answer_differs_only_in_its_box(domain: str, monkeypa
         answer = question.answers[0]
         places = [q.boxes[0] for q in page.questions if q.answers[0] == answer]
 
-        def blank(ink: Ink, text: str, position: tuple, style: object, answer: str = answer) -> np.ndarray:
-            return style.advances(text) if text == answer else write(ink, text, position, style)  # type: ignore[attr-defined]
+        def blank(ink: Ink, text: str, x: float, y: float, style: TextStyle, answer: str = answer) -> tuple:
+            return write(Ink(ink.size, ink.supersample) if text == answer else ink, text, x, y, style)
 
         monkeypatch.setattr(Ink, "text", blank)
         without = draw_page(domain, 1, number, 320, "test")
@@ -201,45 +200,30 @@ def test_documents_may_have_fields_of_their_own() -> None:
     refuses("fields: expected at least 4 distinct names", Rendered(pages=1, fields=("vendor",)).page, 0)
 
 
-def documents(split: Split, count: int, size: int = 256) -> list[Document]:
-    """The first documents of a split; each is drawn once. Read only."""
-    return [drawn_document(split, size, number) for number in range(count)]
-
-
-@cache
-def drawn_document(split: Split, size: int, number: int) -> Document:
-    return render_document(np.random.default_rng((size, number)), size=size, split=split)
-
-
 @pytest.mark.parametrize("split", SPLITS)
 def test_documents_say_distinct_values_beside_their_labels_in_rows_that_do_not_overlap(split: Split) -> None:
-    for each in documents(split, 40):
-        middles = [(entry.value_box[1] + entry.value_box[3]) / 2 for entry in each.entries]
+    shown, layouts = set(), set()
+    for page in pages("document", split, 40):
+        rows = sorted(page.questions, key=lambda question: question.boxes[0][1])
+        middles = [(row.boxes[0][1] + row.boxes[0][3]) / 2 for row in rows]
         assert (np.diff(middles) > 7).all(), "at least 11 px text below one another, top to bottom"
-        for entry in each.entries:
-            assert entry.label_box[2] <= entry.value_box[0] + 6, "a value begins where its label ends"
-            label = text_in(each, entry.label_box).rstrip(":")
-            assert (label, text_in(each, entry.value_box)) == (squeezed(entry.label), squeezed(entry.value))
-    fields, layouts = set(), set()
-    for each in documents(split, 40):
-        assert 4 <= len(each.entries) <= 14
-        assert len({entry.field for entry in each.entries}) == len(each.entries)
-        assert len({entry.value for entry in each.entries}) == len(each.entries)
-        for entry in each.entries:
-            assert entry.field in values.FIELDS and entry.label.lower() == entry.field
-            assert any(re.fullmatch(pattern, entry.value) for pattern in KIND_PATTERNS.values()), entry.value
-            fields.add(entry.field)
-        assert {glyph.char for glyph in each.glyphs} <= set(CHARSET)
-        layouts.add(each.layout)
-    assert fields == set(values.FIELDS) and len(layouts) > 2
+        fields = {text_in(page, row.label_boxes[0]).rstrip(":").lower() for row in rows}
+        assert 4 <= len(rows) <= 14 and len(fields) == len({row.answers for row in rows}) == len(rows)
+        for row in rows:
+            assert row.label_boxes[0][2] <= row.boxes[0][0] + 6, "a value begins where its label ends"
+            assert any(re.fullmatch(pattern, row.answers[0]) for pattern in KIND_PATTERNS.values()), row
+        assert {char for line in page.lines for char in line.text} <= {*CHARSET, " "}
+        shown |= fields
+        layouts.add(page.layout)
+    assert shown == set(values.FIELDS) and len(layouts) > 2
 
 
-@pytest.mark.parametrize("kind", values.KIND_NAMES)
+@pytest.mark.parametrize("kind", values.KINDS)
 @pytest.mark.parametrize("split", SPLITS)
 def test_each_kind_matches_its_pattern_and_the_charset(kind: str, split: Split) -> None:
     rng = np.random.default_rng(0)
     for _ in range(200):
-        value = values.KINDS[kind](rng, split)
+        value = values.draw_value(rng, kind, split)
         assert re.fullmatch(KIND_PATTERNS[kind], value) and set(value) - {" "} <= set(CHARSET), value
 
 
@@ -318,7 +302,7 @@ def test_pools_can_be_drawn() -> None:
 def test_names_and_cities_come_from_the_splits_part_of_the_pools(split: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(values, "made_up_word", lambda rng: MADE_UP)
     rng = np.random.default_rng(0)
-    drawn = [values.KINDS[kind](rng, split) for kind in ("name", "city", "company") for _ in range(1000)]
+    drawn = [values.draw_value(rng, kind, split) for kind in ("name", "city", "company") for _ in range(1000)]
     assert {value for value in drawn if not value.startswith(MADE_UP)} <= {w for p in NAMES for w in part(p, split)}
     made_up = np.mean([value.startswith(MADE_UP) for value in drawn])
     assert 0.45 < made_up < 0.55 if split == "train" else made_up == 0

@@ -10,7 +10,7 @@ import pytest
 from fontTools.ttLib import TTFont
 
 from arr_coc.pages import font_packages, fonts
-from arr_coc.pages.domains.glyphs import CHARSET
+from arr_coc.pages.domains.rasterising import CHARSET
 from arr_coc.pages.font_packages import install_commands
 from arr_coc.pages.fonts import FONT_PATH, FontFace, family_names, find_fonts, font_directories, pip_font_directories
 from arr_coc.pages.splits import SPLITS, Split

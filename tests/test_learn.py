@@ -45,9 +45,9 @@ def lesson(checkpoint: Path, tmp_path: Path) -> Lesson:
 
 def test_what_is_not_shown_to_be_better_is_not_promoted(lesson: Lesson, tmp_path: Path) -> None:
     versions = Versions(tmp_path / "versions")
-    learned = learn(lesson, versions)
-    assert learned.version is None and versions.current().version == CHECKPOINT
-    assert any(reason.startswith("feedback: expected at least 20 images") for reason in learned.decision.reasons)
+    decision = learn(lesson, versions)
+    assert not decision.promoted and versions.current().version == CHECKPOINT
+    assert any(reason.startswith("feedback: expected at least 20 images") for reason in decision.reasons)
     assert [path.name for path in versions.folder.iterdir()] == [], "no checkpoint and no lock stays"
 
 
@@ -61,13 +61,13 @@ gate = learning.decide
 def test_better_is_promoted(lesson: Lesson, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learning, "decide", promoted_anyway)
     versions = Versions(tmp_path / "versions")
-    assert learn(lesson, versions).version == "v0001" == versions.current().version
+    assert learn(lesson, versions).promoted and versions.current().version == "v0001"
     folder = versions.adapter("v0001")
     assert folder is not None
     report = json.loads((folder / "decision.json").read_text())
     assert report["base"] == weights_hash(load_model(str(checkpoint), "cpu"))
     assert report["compared_with"] == CHECKPOINT and (report["learned"], report["feedback"]["n"]) == (4, 2)
-    assert learn(replace(lesson, seed=1), versions).version == "v0002"
+    assert learn(replace(lesson, seed=1), versions).promoted and versions.current().version == "v0002"
     folder = versions.adapter("v0002")
     assert folder is not None and json.loads((folder / "decision.json").read_text())["compared_with"] == "v0001"
 

@@ -1,6 +1,7 @@
 """Several passes: nothing is fetched or read twice, and one pass is what it was."""
 
 import json
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -157,9 +158,18 @@ def data(tmp_path: Path) -> dict[str, Any]:
 
 def trained(data: dict[str, Any], root: Path, folder: Path, steps: int) -> Any:
     model = tiny_model(fetcher=LEARNING)
-    stage = Tempering(data=data, steps=steps, batch_size=1, draws=2, budget=4, save_every=1)
+    stage = Tempering(data=data, steps=steps, batch_size=1, draws=2, budget=4, evaluate_every=1)
     stage.run(Run(model, model.processor, root=root), folder)
     return model
+
+
+def test_the_policy_learns_what_pays(data: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second episode of every question is the right one: a model of random weights answers them all alike."""
+    correct = cycle((0.0, 1.0))
+    monkeypatch.setattr("arr_coc.training.reinforce.answer_correctness", lambda text, answers: next(correct))
+    begun = tiny_model(fetcher=LEARNING).model.fetcher.tempering.state_dict()
+    learnt = trained(data, tmp_path, tmp_path / "out", 1).model.fetcher.tempering.state_dict()
+    assert any(not torch.equal(learnt[name], weight) for name, weight in begun.items())
 
 
 def test_a_checkpoint_with_the_policy_follows_it_unless_told_otherwise(tmp_path: Path) -> None:

@@ -5,11 +5,10 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -37,7 +36,7 @@ from arr_coc.training.phases import train_phase
 from arr_coc.training.reader.language_model import load_adapter
 from arr_coc.training.reader.recognition import RecognitionStage
 from arr_coc.training.recipe import Recipe, begin, load_recipe, tell_changes, tell_recipe, train
-from arr_coc.training.stages import STAGES, Loop, Run, Stage
+from arr_coc.training.stages import STAGES, Loop, Run, ScratchStage, Stage, Task, time_left
 from arr_coc.training.trainer import ArrCocTrainer
 
 ROOT = Path(__file__).parents[1]
@@ -80,6 +79,11 @@ def test_a_setting_inside_a_default_keeps_the_rest_of_it(tmp_path: Path) -> None
         assert stage.data == expected and stage.budgets == {"standard": 1.0}
     path.write_text(f"{path.read_text()}defaults: {{data: {{format: columns}}}}\n")
     assert load_recipe(path, ["data.path=org/name"]).stages[0].data == {"format": "columns", "path": "org/name"}  # type: ignore[attr-defined]
+
+
+def test_the_log_says_how_long_it_takes() -> None:
+    """The first line came after three minutes, and said nothing of the hours."""
+    assert time_left(12.0, 4, 2400) == "3 s a step, about 2 h 00 min left"
 
 
 def test_a_trained_model_is_written_as_the_recipe_says(tmp_path: Path) -> None:
@@ -396,22 +400,48 @@ def test_interrupted_write_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch
     assert load_state(tmp_path) == {"seen": 3, "step": 1}
 
 
-def straight_line(folder: Path, *, stop: int = -1, optimizer: str = "adamw") -> Tensor:
-    """A layer that learns to sum, for 6 steps or up to that at which it is killed; it goes on where it was killed."""
-    torch.manual_seed(0)
-    layer = nn.Linear(3, 1)
-    stack = nn.ModuleList([layer])
-    loop = Loop("test", stack, OPTIMIZERS[optimizer]([(list(layer.parameters()), 0.1)], 0.01, stack), folder, 6, 2, 2)
+@dataclass(frozen=True)
+class StraightLine(ScratchStage):
+    """Trains a layer that learns to sum, up to the step at which it is killed."""
 
-    def losses(step: int) -> Iterator[dict[str, Tensor]]:
-        if step == stop:
+    name: ClassVar[str] = "test"
+
+    steps: int = 6
+    warmup: int = 2
+    learning_rate: float = 0.1
+    weight_decay: float = 0.01
+    evaluate_every: int = 2
+    bf16: bool = False
+    workers: int = 0
+    stop: int = -1
+
+    def task(self, run: Run) -> Task:
+        return Layer(self)
+
+
+class Layer(Task):
+    def __init__(self, stage: StraightLine) -> None:
+        torch.manual_seed(0)
+        self.stage, self.layer = stage, nn.Linear(3, 1)
+        self.module = nn.ModuleList([self.layer])
+
+    def losses(self, step: int, batch: int) -> dict[str, Tensor]:
+        if step == self.stage.stop:  # type: ignore[attr-defined]
             raise KeyboardInterrupt
         data = torch.randn(4, 3, generator=torch.Generator().manual_seed(step))
-        yield {"loss": (layer(data) - data.sum(1, keepdim=True)).square().mean()}
+        return {"loss": (self.layer(data) - data.sum(1, keepdim=True)).square().mean()}
 
+    def measure(self) -> dict[str, float]:
+        return {"weight": self.layer.weight[0, 0].item()}
+
+
+def straight_line(folder: Path, *, stop: int = -1, optimizer: str = "adamw") -> Tensor:
+    """The layer's weights after 6 steps, or when it was killed; it goes on where it was killed."""
+    stage = StraightLine(stop=stop, optimizer=optimizer)
+    task = Layer(stage)
     with suppress(KeyboardInterrupt):
-        loop.run(loop.resume(), losses, lambda: {"weight": layer.weight[0, 0].item()})
-    return layer.weight.detach()
+        Loop(stage, task, folder).run()
+    return task.layer.weight.detach()
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

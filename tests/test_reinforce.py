@@ -183,18 +183,11 @@ def test_rewards_are_those_of_answers_from_the_drawn_patches(padding_side: str) 
     assert bool((right > 0.5).all()) and bool((others <= right).all()) and bool((others < right).any())
 
 
-@pytest.mark.parametrize(
-    ("changes", "strategy", "message"),
-    [
-        ({}, "saliency", "expected a scorer with weights"),
-        ({"labels": None}, "realizer", "expected input_ids, attention_mask and labels; got none of labels"),
-    ],
-)
-def test_what_cannot_be_trained_is_refused(changes: Any, strategy: str, message: str) -> None:
+def test_a_scorer_without_weights_is_refused() -> None:
     model = tiny_model()
-    model.config.fetcher_config.strategy = strategy
-    with pytest.raises(ValueError, match=message):
-        reinforcement_loss(model, {**batch_of(model), **changes}, ReinforceSettings(), generator=torch.Generator())
+    model.config.fetcher_config.strategy = "saliency"
+    with pytest.raises(ValueError, match="expected a scorer with weights"):
+        reinforcement_loss(model, batch_of(model), ReinforceSettings(), generator=torch.Generator())
 
 
 def test_questions_in_a_batch_are_answered_as_alone() -> None:
@@ -262,7 +255,7 @@ def test_the_scorer_is_trained_alone_and_the_run_says_how_it_fares(checkpoint: P
     assert len(lines) == 4 and lines[0]["reinforcement/divergence"] == 0 < lines[-1]["reinforcement/divergence"]
     for line in lines:
         assert 0 < line["reinforcement/entropy"] < 5.6  # log of 256 patches
-        assert {"loss/reinforcement", "gradient_norm/scorer", "recall"} <= set(line)
+        assert {"loss/reinforcement", "grad_norm", "recall"} <= set(line)
 
 
 def test_an_allocator_that_chooses_the_number_is_refused(tiered_checkpoint: Path, tmp_path: Path) -> None:

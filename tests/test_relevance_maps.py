@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 import torch
 from helpers import refuses, tiny_model
-from scorer_contexts import SIDE, D, build, config, context
+from scorer_contexts import SIDE, build, context
 
 from arr_coc.families.map_scorers import (
     BALANCE_RATE,
     CHOSEN,
     EXPERTS,
     MapScorer,
-    TensionBalancer,
     expert_evidence,
     shares,
 )
@@ -283,18 +282,7 @@ def test_training_balances_the_load_and_evaluation_leaves_it() -> None:
     assert (load() - CHOSEN / len(EXPERTS)).abs().max() < 0.1
 
 
-# ---- Balancing: shares that sum to one, from the question and from what the maps look like
-
-
-def maps(batch: int = 3) -> torch.Tensor:
-    return torch.rand(batch, 3, SIDE * SIDE, generator=torch.Generator().manual_seed(5))
-
-
-def balancer() -> TensionBalancer:
-    torch.manual_seed(0)
-    return TensionBalancer(config(), maps=3, text_size=D)
-
-
+# ---- Balancing
 def test_shares_sum_to_one_in_each_item_however_extreme() -> None:
     """After a sigmoid the sketch took a softmax: shares of 0 and 1 became 0.27 and 0.73 (DESIGN 5)."""
     logits = torch.tensor([[0.0, 0.0, 0.0], [9.0, -9.0, -9.0], [-200.0, -200.0, -200.0]])
@@ -303,28 +291,6 @@ def test_shares_sum_to_one_in_each_item_however_extreme() -> None:
     assert weights[:2].sum(1).tolist() == pytest.approx([1, 1]) and weights[0].tolist() == pytest.approx([1 / 3] * 3)
     assert weights[1, 0] > 0.99
     assert torch.equal(weights[1:2], shares(logits[1:2])), "no item changes another's"
-
-
-def test_a_balancer_weighs_by_question_and_maps() -> None:
-    model, whole, values = balancer(), context(), maps()
-    weights = model(values, whole)
-    assert weights.shape == (3, 3) and weights.dtype == torch.float32
-    assert weights.sum(1).tolist() == pytest.approx([1, 1, 1])
-    assert not torch.allclose(weights, model(values.flip(1), whole), atol=1e-5)
-    assert not torch.allclose(weights, model(values, replace(whole, query=whole.query.flip(0))), atol=1e-5)
-    weights[:, 0].sum().backward()
-    assert all(parameter.grad is not None and parameter.grad.any() for parameter in model.parameters())
-
-
-@torch.no_grad()
-def test_padding_and_neighbours_change_no_share() -> None:
-    model, whole, values = balancer(), context(), maps()
-    weights = model(values, whole)
-    loud = torch.where(whole.patch_mask[:, None], values, 50.0)
-    assert torch.allclose(weights, model(loud, whole), atol=1e-6)
-    for item in range(3):
-        alone = replace(whole, **{n: t[item : item + 1] for n, t in vars(whole).items() if isinstance(t, torch.Tensor)})
-        assert torch.allclose(weights[item], model(values[item : item + 1], alone)[0], atol=1e-6)
 
 
 # ---- Texture channels: what counts as an edge, and that an image's textures are its own

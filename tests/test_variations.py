@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import refuses
+from PIL import Image
 
 from arr_coc.cli import main
 from arr_coc.cli.common import find_source
 from arr_coc.data.formats.own import Rendered
 from arr_coc.data.records import NOT_ON_THE_PAGE, read_records
 from arr_coc.modeling.image_loading import load_image
-from arr_coc.pages.domains import AS_DRAWN, Page, Variations, draw_page
-from arr_coc.pages.domains.glyphs import Glyph
+from arr_coc.pages.domains import AS_DRAWN, Page, Variations, domain, draw_page
+from arr_coc.pages.domains.domain import photograph, unheard_field
 from arr_coc.pages.domains.values import FIELDS, UNHEARD_FIELDS
-from arr_coc.pages.domains.variations import unheard_field
+from arr_coc.pages.page import Line, Question
 from arr_coc.pages.splits import part
 
 SIZE = 320
@@ -31,7 +32,10 @@ def drawn(domain: str, number: int, variations: Variations = AS_DRAWN) -> Page:
 
 def same(first: Page, second: Page) -> bool:
     """Whether two pages show the same and are asked the same."""
-    said = [(page.questions, page.glyphs, page.layout, page.font, page.fields) for page in (first, second)]
+    said = [
+        (page.questions, [(line.text, line.boxes.tolist()) for line in page.lines], page.layout, page.font, page.fields)
+        for page in (first, second)
+    ]
     return first.image.tobytes() == second.image.tobytes() and said[0] == said[1]
 
 
@@ -43,7 +47,7 @@ def test_what_a_photograph_shows_stands_in_the_boxes(domain: str) -> None:
         assert photo.image.size == page.image.size and photo.image.mode == "RGB"
         pixels = np.asarray(photo.image.convert("L"), np.float32)
         assert [q.text for q in photo.questions] == [q.text for q in page.questions]
-        assert [glyph.char for glyph in photo.glyphs] == [glyph.char for glyph in page.glyphs]
+        assert [line.text for line in photo.lines] == [line.text for line in page.lines]
         for before, after in zip(page.questions, photo.questions, strict=True):
             assert len(after.label_boxes) == len(before.label_boxes)
             for old, new in zip(before.boxes, after.boxes, strict=True):
@@ -55,26 +59,22 @@ def test_what_a_photograph_shows_stands_in_the_boxes(domain: str) -> None:
 
 
 def test_boxes_of_a_photograph_are_where_the_pixels_went(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Light, blur, noise and compression taken away, a black square's pixels are those of its projected box."""
-    from PIL import Image
-
-    from arr_coc.pages.domains import variations
-    from arr_coc.pages.page import Question
-
-    for name in ("_lit", "_noisy", "_compressed"):
-        monkeypatch.setattr(variations, name, lambda rng, picture: picture)
-    monkeypatch.setattr(variations, "_BLUR", 0.0)
-    monkeypatch.setattr(variations, "_ground", lambda rng, size: Image.new("RGB", (size, size), "white"))
+    """Light, blur, noise and compression taken away, a black square's pixels are those of its projected box, and of
+    the cell of a character that is as large."""
+    monkeypatch.setattr(domain, "_exposed", lambda rng, picture: picture)
+    monkeypatch.setattr(domain, "_ground", lambda rng, size: Image.new("RGB", (size, size), "white"))
     picture = Image.new("RGB", (200, 200), "white")
     picture.paste((0, 0, 0), (60, 90, 100, 110))
     box = (60.0, 90.0, 100.0, 110.0)
-    page = Page(picture, (Question("?", ("a",), (box,), (box,), "field"),), "plain", "none")
+    lines = (Line("a", np.float32([box])),)
+    page = Page(picture, (Question("?", ("a",), (box,), (box,), "field"),), "plain", "none", lines)
     for seed in range(5):
-        taken = variations.photograph(np.random.default_rng(seed), page)
+        taken = photograph(np.random.default_rng(seed), page)
         dark = np.argwhere(np.asarray(taken.image.convert("L")) < 128)
         top, left, bottom, right = *dark.min(0), *(dark.max(0) + 1)
         assert np.allclose(taken.questions[0].boxes[0], (left, top, right, bottom), atol=1.5)
         assert taken.questions[0].label_boxes == taken.questions[0].boxes
+        assert np.allclose(taken.lines[0].boxes[0], taken.questions[0].boxes[0])
 
 
 @pytest.mark.parametrize("domain", ["document", "form"])
@@ -82,7 +82,7 @@ def test_absent_questions_ask_for_fields_that_are_nowhere_on_the_page(domain: st
     asked = 0
     for number in range(6):
         page = drawn(domain, number, Variations(absent=0.5))
-        shown = "".join(glyph.char for glyph in page.glyphs).lower()
+        shown = "".join(line.text for line in page.lines).lower()
         names = []
         for question in page.questions:
             if question.absent:
@@ -109,10 +109,10 @@ def test_shares_of_absent_and_unheard_of_questions_are_those_asked_for() -> None
     assert 0.4 < np.mean(known) < 0.6
     assert same(drawn("document", 0, Variations(unheard=0.5)), drawn("document", 0))
     rng, name = np.random.default_rng(0), part(UNHEARD_FIELDS, "test")[0]
-    glyphs = [Glyph(char, (0.0, 0.0, 1.0, 1.0)) for char in name.upper() if char != " "]
-    assert {unheard_field(rng, glyphs, "test") for _ in range(600)} == {*part(UNHEARD_FIELDS, "test")} - {name}
+    lines = [Line(name.upper(), np.zeros((len(name), 4), np.float32))]
+    assert {unheard_field(rng, lines, "test") for _ in range(600)} == {*part(UNHEARD_FIELDS, "test")} - {name}
     assert not set(FIELDS) & {word for field in UNHEARD_FIELDS for word in field.split()}
-    training = {unheard_field(rng, glyphs, "train") for _ in range(200)}
+    training = {unheard_field(rng, lines, "train") for _ in range(200)}
     assert training - set(UNHEARD_FIELDS) and not training & {*part(UNHEARD_FIELDS, "validation")}
     assert same(drawn("generated", 0, Variations(absent=1.0)), drawn("generated", 0))
 

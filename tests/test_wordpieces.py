@@ -413,6 +413,16 @@ def test_guesses_give_no_wordpieces_but_count_as_characters() -> None:
     assert (pieces[0, 8:] == -1).all() and characters[0, 8:, 0].sum() == 2 and 0 < characters[0, 8:, 1].sum() < 0.6
 
 
+def test_sources_begin_with_the_answers_own_words_and_an_answer_prints_in_a_line() -> None:
+    """`sources[:1]` was one patch for every question, and printing an answer filled the screen."""
+    origins = tuple(answers.Origin(0, None, None, (16.0 * at, 0.0, 16.0 * at + 16, 16.0)) for at in range(3))
+    own = [FetchedPiece((0, 0, 0), 2, 7, 2, 0.5, 1.0)]
+    plain = answers.Answer("37", 0.5, fetch=torch.zeros(99, 99), sources=origins)  # type: ignore[arg-type]
+    answer = answers.with_places(plain, own, None, [])  # type: ignore[arg-type]
+    assert answer.sources == (origins[2], *origins[:2]) and answer.places == origins[2:]
+    assert "'37'" in repr(answer) and "\n" not in repr(answer) and len(repr(answer)) < 300
+
+
 def test_lines_of_a_turned_page_are_levelled() -> None:
     """12 lines of 16 words on a page of 1024 px; by 1 degree a line falls by more than two half rows of 8 px."""
     words = ("word", "wor", "wo")

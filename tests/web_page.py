@@ -54,10 +54,6 @@ class WebPage(Browser):
         self.call("Page.navigate", url=url)
         self.wait(f"document.querySelector({json.dumps(self.shows)})")
 
-    def resize(self, width: int, height: int) -> None:
-        """Makes the window so large, px."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-
     def wait(self, expression: str) -> Any:
         """The value of a JavaScript expression, as JSON, once it is true."""
         end = time.monotonic() + PATIENCE

@@ -345,12 +345,12 @@ class AttachedReader:
         image of the prompt; the other arguments are those of `generate`.
         """
         count = count_fetched(budget, len(prompt), int(prompt.is_place.sum()), len(prompt.base))
+        scores, failed = torch.zeros(len(prompt)), False
         if count is None:
-            every, none = torch.arange(len(prompt), device=prompt.base.device), torch.zeros(len(prompt))
-            fetch = scoring.fetch_result(prompt, every, none, torch.ones(len(prompt)), scoring.ALL, failed=False)
+            every = torch.arange(len(prompt), device=prompt.base.device)
+            chosen, relevance, strategy = every, torch.ones(len(prompt)), scoring.ALL
         elif not count:
-            none = torch.zeros(len(prompt))
-            fetch = scoring.fetch_result(prompt, torch.zeros(0, dtype=torch.long), none, none, "none", failed=False)
+            chosen, relevance, strategy = torch.zeros(0, dtype=torch.long), scores, "none"
         else:
             given: dict[str, Any] = {"seed": seed}
             if strategy == "attention":
@@ -366,7 +366,7 @@ class AttachedReader:
             scorer = trained or scoring.STRATEGIES[strategy](ArrCocFetcherConfig(), **sizes)
             scores, relevance, failed = scoring.score(scorer, prompt, self.query(question), **given)
             chosen = scoring.most_relevant(scores, prompt.is_place, count)
-            fetch = scoring.fetch_result(prompt, chosen, scores, relevance, strategy, failed=failed)
+        fetch = scoring.fetch_result(prompt, chosen, scores, relevance, strategy, failed=failed)
         kept = None if count is None else fetch.indices[0]
         placed = self.runner.place(prompt, self.runner.plain(prompt, question, history), kept)
         return PreparedPrompt(encoding, prompt, placed, fetch)

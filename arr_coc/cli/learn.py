@@ -58,8 +58,8 @@ def learn_command(args: argparse.Namespace) -> None:
         **{name: value for name, value in given.items() if value is not None},
     )
     with training_log():
-        learned = learn(lesson, versions, find_device(args.device))
-    print("\n".join(learned.decision.lines()))
+        decision = learn(lesson, versions, find_device(args.device))
+    print("\n".join(decision.lines()))
     print(f"in use: {versions.current().version}")
 
 

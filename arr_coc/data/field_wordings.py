@@ -39,13 +39,10 @@ class Concept:
     names: tuple[str, ...]
     questions: tuple[str, ...]
 
-    def names_of(self, split: Split) -> tuple[str, ...]:
-        """A split's names."""
-        return share(self.names, split, f"names: {self.name}", min(CORE, len(self.names) - 3))
-
-    def questions_of(self, split: Split) -> tuple[str, ...]:
-        """A split's questions of its own."""
-        return share(self.questions, split, f"questions: {self.name}", min(CORE, len(self.questions) - 3))
+    def own(self, what: str, split: Split) -> tuple[str, ...]:
+        """A split's `names` or `questions`."""
+        texts: tuple[str, ...] = getattr(self, what)
+        return share(texts, split, f"{what}: {self.name}", min(CORE, len(texts) - 3))
 
 
 def _items(text: str, sign: str = ";") -> tuple[str, ...]:
@@ -103,14 +100,14 @@ class FieldAsker:
         if known.pages == "receipts" and drawn in WORDINGS and self.random.random() < OWN:
             return self.writer.word(drawn)
         if self.random.random() < OWN:
-            return self.random.choice(known.questions_of(self.split))
+            return self.random.choice(known.own("questions", self.split))
         named = label and self.random.random() < 0.45
-        name = long_form(label) if named else self.random.choice(known.names_of(self.split))
+        name = long_form(label) if named else self.random.choice(known.own("names", self.split))
         return self.writer.named(name, known.kind if known.kind in _KINDS else "", label if named else "")
 
     def _span(self, label: str, concept: Concept | None, part: str) -> str:
         names, questions = listed(f"names of span {part}"), listed(f"questions for span {part}")
-        own = concept.names_of(self.split) if concept and self.random.random() < 0.6 else ()
+        own = concept.own("names", self.split) if concept and self.random.random() < 0.6 else ()
         name = self.random.choice(own) if own else long_form(label)
         name = re.sub(r"(^dates of the | dates?$|^dates? )", "", name).strip() or "period"
         if self.random.random() < 0.6:

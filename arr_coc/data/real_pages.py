@@ -27,7 +27,7 @@ import numpy as np
 
 from ..modeling.image_processing_arr_coc import Box
 from ..pages.line_questions import line_questions
-from ..pages.page import Line, Question, TextPage
+from ..pages.page import Line, Question, TextPage, cells_at
 from ..pages.question_writer import ABSENT, DETAIL, NOT_THERE
 from ..pages.splits import Split
 from .field_mining import has_type, normal
@@ -54,9 +54,7 @@ def split_of_group(group: str) -> Split:
 
 def line(text: str, x0: float, y0: float, x1: float, y1: float) -> Line:
     """A line whose characters share its width evenly."""
-    edges = np.linspace(x0, x1, len(text) + 1, dtype=np.float32)
-    tops, bottoms = (np.full(len(text), y, np.float32) for y in (y0, y1))
-    return Line(text, np.stack([edges[:-1], tops, edges[1:], bottoms], 1))
+    return Line(text, cells_at(x0, np.linspace(x0, x1, len(text) + 1)[1:], y0, y1))
 
 
 class RealPages(Sequence[TextPage]):

@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ..attached.encoding import AttachedEncoding
 from ..data.records import HeldImage, Record, is_document, of_line, opened
 from ..modeling.answers import Answer
 from ..modeling.budgets import ViewOptions
@@ -77,19 +78,26 @@ def ask(
     )
     if encoding.documents is not None:
         if arm.strategy == "oracle":
-            settings["boxes"] = [all_boxes(record, source) for record in records for source in range(len(encoding))]
+            settings["boxes"] = boxes_of_each(records, len(encoding))
     elif arm.rule == "uniform" or arm.rule in PEERS:
         if arm.rule == "uniform":
             patches: Sequence[Any] = _lattices(encoding, arm.budget)
         else:
             patches = (choices or PeerChoices(model, [arm])).of(arm, records, encoding)
-        fetching = replace(fetching, patches=_filled(encoding, patches, arm.budget))
+        wanted = encoding.patch_mask.float()  # filled up with the real patches of the lowest index
+        for row, chosen in zip(wanted, patches, strict=True):
+            row[chosen] = 2.0
+        fetching = replace(fetching, patches=topk(wanted, arm.budget))
     elif arm.strategy == "oracle":
         fetching = replace(fetching, relevance=_boxed(model, records, encoding))
     questions, history = [record.question for record in records], [record.history for record in records]
-    return model.generate(
-        encoding, questions, choices=fetching, history=history, return_fetch=True, do_sample=False, **settings
-    )
+    settings |= {"choices": fetching, "history": history, "return_fetch": True, "do_sample": False}
+    own = model.model.fetcher
+    model.model.fetcher = own if arm.fetcher is None else arm.fetcher
+    try:
+        return model.generate(encoding, questions, **settings)
+    finally:
+        model.model.fetcher = own
 
 
 class PeerChoices:
@@ -123,14 +131,6 @@ def _boxed(model: ArrCocForConditionalGeneration, records: Sequence[Record], enc
         boxes = map_boxes([*record.boxes, *record.label_boxes], *size, encoding.side * patch)
         rows.append(torch.from_numpy(boxes_to_patches(boxes, encoding.side, patch)).flatten())
     return torch.stack(rows).float().to(encoding.tokens.device)
-
-
-def _filled(encoding: ImageEncoding, patches: Sequence[Any], budget: int) -> Tensor:
-    """[I, K]: the patches of each image, filled up to K with the real patches of the lowest index."""
-    wanted = encoding.patch_mask.float()
-    for row, chosen in zip(wanted, patches, strict=True):
-        row[chosen] = 2.0
-    return topk(wanted, budget)
 
 
 def lattice(rows: int, columns: int, count: int) -> list[tuple[int, int]]:
@@ -251,6 +251,22 @@ def check_record(record: Record, sizes: Sequence[tuple[int, int]]) -> None:
 def all_boxes(record: Record, source: int) -> list[Box]:
     """The boxes of the answer and of its label in one source, px."""
     return [*record.boxes_on(source), *record.boxes_on(source, labels=True)]
+
+
+def boxes_of_each(records: Sequence[Record], sources: int) -> list[list[Box]]:
+    """`all_boxes` of each of so many sources, question by question."""
+    return [all_boxes(record, source) for record in records for source in range(sources)]
+
+
+def attached_prediction(
+    line: int, answer: Answer, encoding: AttachedEncoding, sizes: Sequence[tuple[int, int]], digest: str
+) -> Prediction:
+    """The prediction for an answer of a reader about sources of `sizes`."""
+    fetch: Any = answer.fetch
+    indices = fetch.indices[0].cpu()
+    placed = indices[encoding.prompts[0].is_place[indices]]
+    best = answer.sources[int(fetch.relevance[0].cpu()[placed].argmax())].source if len(placed) else -1
+    return prediction_in_views(line, answer, len(indices) + fetch.base, sizes, digest, best=best)
 
 
 def view_prediction(line: int, answer: Answer, encoding: ImageEncoding, digest: str) -> Prediction:

@@ -6,11 +6,12 @@ K fetched tokens, N patches, G side of the fine grid. Positions are (y, x).
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ..modeling.allocators import ALLOCATORS
 from ..modeling.configuration_arr_coc import COMPRESSION, ArrCocConfig
+from ..modeling.fetcher import RunningBackFetcher
 from ..modeling.scorers import SCORERS
 from .peers import PEERS
 
@@ -40,6 +41,8 @@ _RESIZED = {"larger": ("none", "fast"), "smaller": ("saliency", "all")}
 TRAINABLE = ("larger", "smaller", "patches_only", "keep_all")
 """Arms that are fair only if the model was trained on their prompts: another image size, no base tokens, all patches
 at once."""
+_FAIR = "fair only if the weights were trained on"
+_ROLES = {"uniform": "baseline", **dict.fromkeys(BOUNDS, "bound")}
 
 CHANGES: dict[str, dict[str, Any]] = {
     "allow": {"overlap": "allow"},
@@ -67,6 +70,7 @@ class Arm:
         overlap: "allow", "exclude", or "" for the configured value, see `ArrCocFetcherConfig`.
         rule: the strategy, peer, baseline, half or bound without changes; by default the start of the name.
         passes: `num_passes` of `generate`. FLOPs count one pass with the patches of all passes.
+        fetcher: chooses the patches in place of the model's own.
     """
 
     name: str
@@ -81,6 +85,7 @@ class Arm:
     overlap: str = ""
     rule: str = ""
     passes: int | str = 1
+    fetcher: RunningBackFetcher | None = None
 
     def __post_init__(self) -> None:
         if not self.rule:
@@ -138,14 +143,7 @@ def make_arms(
         raise ValueError('seeds: expected at least one for "random"; got none')
     make = _Maker(config, budget, config.fetcher_config.allocator if allocator is None else allocator, room)
     made = [make.arm(name, *parts, tuple(seeds)) for name, parts in parsed.items() if parts is not None]
-    arms = [arm for arm in made if arm is not None]
-    for number, arm in enumerate(arms):
-        peer = PEERS.get(arm.rule)
-        if arm.rule in TRAINABLE or (peer and peer.reads_all):
-            what = "all patches at once, as the rule needs" if peer else "such prompts"
-            note = f"fair only if the weights were trained on {what}"
-            arms[number] = replace(arm, note=f"{arm.note}; {note}" if arm.note else note)
-    return arms
+    return [arm for arm in made if arm is not None]
 
 
 def _members(config: ArrCocConfig, group: str, boxed: bool, several: bool) -> list[str]:
@@ -180,12 +178,9 @@ class _Maker:
     """Makes arms from the settings of one evaluation."""
 
     def __init__(self, config: ArrCocConfig, budget: int | str | None, allocator: str, room: int | None) -> None:
-        self.config, self.wanted, self.allocator = config, budget, allocator
+        self.config, self.wanted, self.allocator, self.room = config, budget, allocator, room
         self.side = config.vision_config.image_size
-        self.unit = COMPRESSION * config.vision_config.patch_size
         self.base, self.budget = config.vision_tokens(budget=budget, strategy="oracle")
-        self.room = room
-        self.most = self._most()
         strategy = config.fetcher_config.strategy
         self.fetching = strategy if SCORERS[strategy].fetches else "saliency"
 
@@ -194,72 +189,50 @@ class _Maker:
         everything = sum(self.config.vision_tokens(budget="all", strategy="oracle", overlap=overlap))
         return everything if self.room is None else min(everything, self.room)
 
-    def arm(self, name: str, rule: str, changes: list[str], budget: str, seeds: tuple[int, ...]) -> Arm | None:
+    def arm(self, name: str, rule: str, changes: list[str], at: str, seeds: tuple[int, ...]) -> Arm | None:
         """The arm of a parsed name. None if no image size is possible, as at a budget of nearly all patches."""
-        if rule in HALVES:
-            return self._half(name, rule, budget)
         if rule in _RESIZED:
-            return self._resized(name, rule, int(budget) if budget else self.base + self.budget)
-        if changes or budget:
-            return self._ablation(name, rule, changes, budget, seeds)
-        plain = Arm(name, "ladder", name, self.budget, self.allocator, self.side, self.base + self.budget)
-        given = replace(plain, strategy="oracle", allocator="topk")
-        if name == "random":
-            return replace(plain, seeds=seeds)
-        if name in SCORERS and not SCORERS[name].fetches:
-            return replace(plain, budget=0, tokens=self.base)
-        if name == "uniform":
-            return replace(given, role="baseline", note=BASELINES[name])
-        if name in PEERS:
-            return replace(given, role="peer", note=PEERS[name].note)
-        if name == "oracle":
-            return replace(plain, role="bound", note=BOUNDS[name])
-        if name == "keep_all":
-            room, patches = self.most - self.base, self.config.vision_config.num_patches
-            cut = "" if room >= patches else f"; the context holds {room} of {patches}"
-            whole = replace(given, strategy=self.fetching, budget=room, tokens=self.most)
-            return replace(whole, role="bound", note=BOUNDS[name] + cut)
-        return plain
-
-    def _half(self, name: str, rule: str, budget_name: str) -> Arm:
-        """An arm with the patches of the configured strategy, and without base tokens or with those of another page."""
-        asked = self.config.vision_tokens(budget=budget_name or self.wanted, strategy=self.fetching)[1]
-        budget = min(asked, self.most - self.base)
-        base = 0 if rule == "patches_only" else self.base
-        if not base + budget:
-            raise ValueError(f"arms: expected a budget of at least 1 for patches_only; got {name}")
-        strategy = self.fetching if budget else "none"
-        note = HALVES[rule] if budget else "the base tokens of another page of the data, no patches"
-        return Arm(name, "half", strategy, budget, self.allocator, self.side, base + budget, note=note)
-
-    def _ablation(self, name: str, rule: str, changes: list[str], budget_name: str, seeds: tuple[int, ...]) -> Arm:
+            return self._resized(name, rule, int(at) if at else self.base + self.budget)
         peer = PEERS.get(rule)
-        strategy = rule if peer is None else "oracle"
         fields = {key: value for change in changes for key, value in CHANGES.get(change, {}).items()}
-        overlap, wanted = fields.get("overlap"), budget_name or self.wanted
+        strategy = rule if rule in SCORERS else "oracle" if peer or rule == "uniform" else self.fetching
+        wanted, overlap = "all" if rule == "keep_all" else at or self.wanted, fields.get("overlap")
         asked = self.config.vision_tokens(budget=wanted, strategy=strategy, overlap=overlap)[1]
-        held = self._most(overlap) - self.base
-        budget = min(asked, held)
+        held, passes = self._most(overlap) - self.base, fields.get("passes", 1)
+        each = min(asked, held) // passes
+        base = 0 if rule == "patches_only" else self.base
+        if not base + each and rule in HALVES:
+            raise ValueError(f"arms: expected a budget of at least 1 for patches_only; got {name}")
+        changed = "ablation" if changes or at else ""
+        role = "half" if rule in HALVES else changed or ("peer" if peer else _ROLES.get(rule, "ladder"))
         allocator = next((change for change in reversed(changes) if change in ALLOCATORS), self.allocator)
-        passes = fields.get("passes", 1)
-        each = budget // passes
-        tokens = self.base + passes * each
-        arm = Arm(name, "ablation", strategy, each, allocator, self.side, tokens, **fields)
-        if peer is not None:
-            return replace(arm, allocator="topk", note=peer.note)
-        cut = f"the context holds {held} of {asked} patches" if asked > held else ""
-        return replace(arm, seeds=seeds if rule == "random" else (), note=cut)
+        if peer or rule in ("uniform", "keep_all"):
+            allocator = "topk"
+        if rule in HALVES and not each:
+            strategy, notes = "none", ["the base tokens of another page of the data, no patches"]
+        else:
+            notes = [peer.note if peer else {**BASELINES, **HALVES, **BOUNDS}.get(rule, "")]
+        if asked > held and not peer and rule not in HALVES:
+            notes.append(f"the context holds {held} of {asked} patches")
+        if peer and peer.reads_all:
+            notes.append(f"{_FAIR} all patches at once, as the rule needs")
+        elif rule in TRAINABLE:
+            notes.append(f"{_FAIR} such prompts")
+        note, own = "; ".join(filter(None, notes)), seeds if rule == "random" else ()
+        tokens = base + passes * each
+        return Arm(name, role, strategy, each, allocator, self.side, tokens, own, note, **fields)
 
     def _resized(self, name: str, rule: str, wanted: int) -> Arm | None:
         """The arm with the smallest image that has at least `wanted` tokens, so that a baseline never gets fewer."""
         strategy, budget = _RESIZED[rule]
         if rule == "larger" and not self.base:
             return None  # no image of base tokens alone has any
-        side = self.unit
+        unit = COMPRESSION * self.config.vision_config.patch_size
+        side = unit
         while sum(self.config.vision_tokens(side, budget, strategy=strategy)) < wanted:
-            side += self.unit
+            side += unit
         base, fetched = self.config.vision_tokens(side, budget, strategy=strategy)
-        if side == self.side or base + fetched > self.most:
+        if side == self.side or base + fetched > self._most():
             return None
-        note = f"{BASELINES[rule]}: {side} px"
+        note = f"{BASELINES[rule]}: {side} px; {_FAIR} such prompts"
         return Arm(name, "baseline", strategy, fetched, "topk", side, base + fetched, note=note)

@@ -58,7 +58,7 @@ class Condition:
     arm: str
     others: tuple[str, ...]
     above: bool
-    by: float
+    by: float = SMALLEST_DIFFERENCE
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
@@ -78,12 +78,13 @@ class Condition:
         """A sentence with the measurements, for a condition that holds."""
         if self.above:
             return f"{self.arm} is above {listed(self.others)}, by more than {self.by:g} points."
-        return f"{self.arm} is {listed([self._place(other, compare(self.arm, other)) for other in self.others])}."
-
-    def _place(self, other: str, row: Comparison) -> str:
-        if row["significant"] and row["difference"]["high"] < 0:
-            return f"below {other}: {points(row['difference'])} points"
-        return f"not above {other} by more than {self.by:g} points: {points(row['difference'])}"
+        places = []
+        for other in self.others:
+            row = compare(self.arm, other)
+            is_below = row["significant"] and row["difference"]["high"] < 0
+            place = f"below {other}" if is_below else f"not above {other} by more than {self.by:g} points"
+            places.append(f"{place}: {points(row['difference'])}" + " points" * is_below)
+        return f"{self.arm} is {listed(places)}."
 
 
 @dataclass(frozen=True)
@@ -101,27 +102,22 @@ class Rules:
     notes: tuple[Condition, ...] = ()
 
     @property
-    def conditions(self) -> list[Condition]:
-        """Those of the rules."""
-        return [condition for _, condition in self.rules]
-
-    @property
     def compared(self) -> list[tuple[str, str]]:
         """The distinct pairs of arms that rules and notes compare."""
-        return list(dict.fromkeys(pair for condition in (*self.conditions, *self.notes) for pair in condition.pairs))
+        conditions = [*(condition for _, condition in self.rules), *self.notes]
+        return list(dict.fromkeys(pair for condition in conditions for pair in condition.pairs))
 
     def missing(self, arms: Sequence[str]) -> list[str]:
         """Arms that the rules need and that are not among `arms`."""
-        return sorted({name for each in self.conditions for name in (each.arm, *each.others)} - set(arms))
+        return sorted({name for _, each in self.rules for name in (each.arm, *each.others)} - set(arms))
 
 
 def default_rules(strategy: str) -> Rules:
     """The rules where none are stated: does `strategy`, the model's own, pay?"""
-    go = Condition(strategy, ("none", *RIVALS), above=True, by=SMALLEST_DIFFERENCE)
-    none, *rivals = (Condition(strategy, (other,), above=False, by=SMALLEST_DIFFERENCE) for other in go.others)
-    note = Condition("saliency", ("random",), above=False, by=SMALLEST_DIFFERENCE)
+    go = Condition(strategy, ("none", *RIVALS), above=True)
+    none, *rivals = (Condition(strategy, (other,), above=False) for other in go.others)
     rules = (("GO", go), ("STOP", none), *(("NO-GO", rival) for rival in rivals))
-    return Rules(rules, "INCONCLUSIVE", (note,))
+    return Rules(rules, "INCONCLUSIVE", (Condition("saliency", ("random",), above=False),))
 
 
 def read_rules(content: Any) -> Rules:
@@ -146,13 +142,9 @@ def read_rules(content: Any) -> Rules:
 def _decision(content: Any, place: str) -> str:
     if not isinstance(content, dict) or not isinstance(content.get("decision"), str):
         raise ValueError(f"{place}: expected decision, a string; got {content!r}")
-    _refuse_text(content, place)
-    return content["decision"]
-
-
-def _refuse_text(content: dict[str, Any], place: str) -> None:
     if "text" in content:
         raise ValueError(f"{place}: expected no text, which is made from what is measured; got {content['text']!r}")
+    return content["decision"]
 
 
 def _condition(rule: Any, place: str) -> Condition:
@@ -164,7 +156,6 @@ def _condition(rule: Any, place: str) -> Condition:
         others = [others] if isinstance(others, str) else others
         named = isinstance(others, list) and others and all(isinstance(other, str) for other in others)
         if isinstance(content["arm"], str) and named and isinstance(by, int | float):
-            _refuse_text(rule, place)
             return Condition(content["arm"], tuple(others), above, float(by))
     expected = "if with arm, above and by (points), or arm and not_above, perhaps by"
     raise ValueError(f"{place}: expected {expected}; got {content!r}")
@@ -182,14 +173,14 @@ def decide(rules: Rules, arms: Sequence[str], compare: Compare, *, images: int) 
     if images < FEWEST_IMAGES:
         text = f"A verdict needs at least {FEWEST_IMAGES} different images; these questions are about {images}."
         return {"decision": NO_VERDICT, "text": text, "notes": []}
-    outcome = {"decision": rules.otherwise, "text": _undecided(rules.conditions, compare)}
     for decision, condition in rules.rules:
         if not condition.failing(compare):
             outcome = {"decision": decision, "text": condition.finding(compare)}
             break
+    else:
+        outcome = {"decision": rules.otherwise, "text": _undecided([own for _, own in rules.rules], compare)}
     noted = [note for note in rules.notes if {note.arm, *note.others} <= set(arms)]
-    notes = [note.finding(compare) for note in noted if not note.failing(compare)]
-    return {**outcome, "notes": notes}
+    return {**outcome, "notes": [note.finding(compare) for note in noted if not note.failing(compare)]}
 
 
 def _undecided(conditions: Sequence[Condition], compare: Compare) -> str:

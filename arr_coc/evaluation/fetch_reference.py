@@ -4,7 +4,7 @@ Notation: I image slots, N patches, D language-model width.
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
@@ -92,12 +92,6 @@ class FetchReference:
     questions: int
     statistics: dict[str, Distribution]
 
-    @classmethod
-    def of(cls, strategy: str, values: Mapping[str, Sequence[float]]) -> "FetchReference":
-        """The reference from the values of each statistic."""
-        questions = max(map(len, values.values()), default=0)
-        return cls(strategy, questions, {name: Distribution.of(own) for name, own in values.items()})
-
     def save(self, path: Path) -> None:
         """Writes the reference as JSON."""
         write_json(path, asdict(self))
@@ -159,4 +153,5 @@ def measure_reference(model: ArrCocForConditionalGeneration, records: Sequence[R
                 values.setdefault(name, []).extend(own.tolist())
     finally:
         model.train(was_training)
-    return FetchReference.of(prompt.fetch.strategy, values)
+    distributions = {name: Distribution.of(own) for name, own in values.items()}
+    return FetchReference(prompt.fetch.strategy, max(map(len, values.values())), distributions)

@@ -14,17 +14,19 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers.utils import cached_file
 
-from ..data.records import HeldImage, Record, of_line
-from ..modeling.answers import Answer
-from ..modeling.fetcher import RunningBackFetcher
+from ..attached import AttachedReader
+from ..data.records import HeldImage, Record, of_line, opened
 from ..modeling.image_encoding import ImageEncoding
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import checked_questions
 from .answers import (
     PeerChoices,
     ask,
+    attached_prediction,
+    boxes_of_each,
     check_arms,
     check_record,
+    digest_of,
     encode,
     encode_document,
     load_images,
@@ -107,36 +109,62 @@ def parts(
 
 
 def predict_all(
-    model: ArrCocForConditionalGeneration,
+    model: ArrCocForConditionalGeneration | AttachedReader,
     arms: Sequence[Arm],
     records: Sequence[Record],
     *,
     batch_size: int = 32,
     tiles: str | int | None = None,
-    fetchers: Mapping[str, RunningBackFetcher] | None = None,
     progress: bool = True,
 ) -> Iterator[tuple[str, dict[int, Prediction]]]:
     """Yields the name of a run and a part of its predictions by the record's place, until all questions are answered.
 
     Args:
-        model: with a processor; in evaluation mode meanwhile.
+        model: with a processor, in evaluation mode meanwhile; or a reader of a published model.
         arms: arms whose runs answer every record.
         batch_size: questions per batch at the model's usual number of image tokens; fewer for arms with more tokens.
         tiles: see `views.ViewOptions`; None: one view per image, but views of documents and of several images.
-        fetchers: fetchers in place of the model's own, by the arm's name.
 
     Raises:
-        ValueError: before anything is asked, a question that `generate` refuses, an image that cannot be read, boxes
-            outside it, or an arm that needs a single view where there are several. Messages about records name their
-            line.
+        ValueError: an image that cannot be read, or boxes outside it; and of our own models, before anything is asked,
+            also a question that `generate` refuses, or an arm that needs a single view where there are several.
+            Messages about records name their line.
     """
+    groups = by_image(records)
+    network: Any = model
+    steps: Iterable[Iterator[tuple[str, dict[int, Prediction]]]]
+    if isinstance(model, AttachedReader):
+        network, steps = model.model, (_predict_attached(model, arms, group, batch_size, records) for group in groups)
+    else:
+        steps = _own_steps(model, arms, records, groups, batch_size, tiles)
+    total = len(records) * sum(len(arm.runs) for arm in arms)
+    was_training = network.training
+    network.eval()
+    try:
+        with tqdm(total=total, unit="answer", disable=None if progress else True) as bar:
+            for run, predictions in chain.from_iterable(steps):
+                yield run, predictions
+                bar.update(len(predictions))
+    finally:
+        network.train(was_training)
+
+
+def _own_steps(
+    model: ArrCocForConditionalGeneration,
+    arms: Sequence[Arm],
+    records: Sequence[Record],
+    groups: Sequence[list[Item]],
+    batch_size: int,
+    tiles: str | int | None,
+) -> list[Iterator[tuple[str, dict[int, Prediction]]]]:
+    """The parts of `predict_all` for one of our own models, whose questions and images are checked first."""
     processor = model.processor
     for record in records:
         with of_line(record.line):
             checked_questions(record.question, processor.control_tokens, processor.count_tokens)
     other_page = other_pages(model, [record.image for record in records])
     documents, images = list[list[Item]](), list[list[Item]]()
-    for group in by_image(records):
+    for group in groups:
         (documents if needs_views([item.record for item in group], tiles) else images).append(group)
     if documents:
         check_arms(arms, model.config.vision_config.image_size)
@@ -150,38 +178,10 @@ def predict_all(
             with of_line(group[0].record.line):
                 (image,) = load_images(model, [source])
             _check_boxes(model, group, {source: image})
-    total = len(records) * sum(len(arm.runs) for arm in arms)
-    was_training = model.training
-    model.eval()
-    try:
-        with tqdm(total=total, unit="answer", disable=None if progress else True) as bar:
-            common = (batch_size, fetchers or {})
-            for run, predictions in chain(
-                *(_predict_batch(model, arms, batch, other_page, *common) for batch in _batches(images, batch_size)),
-                *(_predict_document(model, arms, group, tiles, *common) for group in documents),
-            ):
-                yield run, predictions
-                bar.update(len(predictions))
-    finally:
-        model.train(was_training)
-
-
-def _answers(
-    model: ArrCocForConditionalGeneration,
-    arm: Arm,
-    items: Sequence[Item],
-    encoding: ImageEncoding,
-    fetcher: RunningBackFetcher | None,
-    **settings: Any,
-) -> list[Answer]:
-    """The answers of `ask` with another fetcher than the model's own; None: its own."""
-    own = model.model.fetcher
-    model.model.fetcher = own if fetcher is None else fetcher
-    try:
-        asked = [item.record for item in items]
-        return ask(model, arm, asked, encoding, max_new_tokens=new_tokens(model), **settings)
-    finally:
-        model.model.fetcher = own
+    return [
+        *(_predict_batch(model, arms, batch, other_page, batch_size) for batch in _batches(images, batch_size)),
+        *(_predict_document(model, arms, group, tiles, batch_size) for group in documents),
+    ]
 
 
 def _batches(groups: Sequence[list[Item]], batch_size: int) -> Iterator[list[Item]]:
@@ -202,7 +202,6 @@ def _predict_batch(
     batch: Sequence[Item],
     other_page: Callable[[Path | HeldImage], Path | HeldImage],
     batch_size: int,
-    fetchers: Mapping[str, RunningBackFetcher],
 ) -> Iterator[tuple[str, dict[int, Prediction]]]:
     """All runs' predictions for a few images. Images are loaded once, and encoded once per size."""
     sources = list(dict.fromkeys(item.record.image for item in batch))
@@ -223,7 +222,8 @@ def _predict_batch(
         slots = [sources.index(item.record.image) for item in part]
         beside = [sources.index(others[item.record.image]) for item in part]
         encoding = as_read(arm, encodings[arm.side], torch.tensor(slots), torch.tensor(beside))
-        answers = _answers(model, arm, part, encoding, fetchers.get(arm.name), seed=seed, choices=choices)
+        asked = [item.record for item in part]
+        answers = ask(model, arm, asked, encoding, seed=seed, choices=choices, max_new_tokens=new_tokens(model))
         answered = zip(part, answers, slots, strict=True)
         yield run, {at: prediction(own.line, said, encoding, images[slot]) for (at, own), said, slot in answered}
 
@@ -234,14 +234,39 @@ def _predict_document(
     group: Sequence[Item],
     tiles: str | int | None,
     batch_size: int,
-    fetchers: Mapping[str, RunningBackFetcher],
 ) -> Iterator[tuple[str, dict[int, Prediction]]]:
     """All runs' predictions for one document, whose sources are encoded once."""
     encoding, digest = encode_document(model, group[0].record, tiles)
     for arm, run, seed, part in parts(arms, group, lambda arm: batch_size // len(encoding)):  # each uses all sources
-        answers = _answers(model, arm, part, encoding, fetchers.get(arm.name), seed=seed)
+        asked = [item.record for item in part]
+        answers = ask(model, arm, asked, encoding, seed=seed, max_new_tokens=new_tokens(model))
         answered = zip(part, answers, strict=True)
         yield run, {at: view_prediction(own.line, said, encoding, digest) for (at, own), said in answered}
+
+
+def _predict_attached(
+    reader: AttachedReader, arms: Sequence[Arm], group: Sequence[Item], batch_size: int, records: Sequence[Record]
+) -> Iterator[tuple[str, dict[int, Prediction]]]:
+    """All runs' predictions of a reader for the images of one prompt, which are encoded once; "random" draws for each
+    question alone."""
+    decoding: dict[str, Any] = {"do_sample": False, "max_new_tokens": new_tokens(reader.model), "return_fetch": True}
+    first = group[0].record
+    with of_line(first.line):
+        encoding = reader.encode_image([[opened(image) for image in first.images]])
+    sizes = [(source.height, source.width) for source in encoding.prompts[0].sources]
+    for item in group:
+        check_record(item.record, sizes)
+    digest = digest_of(first.images)
+    for arm, run, seed, part in parts(arms, group, lambda arm: 1 if arm.strategy == "random" else batch_size):
+        asked = [item.record for item in part]
+        drawn = part[0].place + (0 if seed is None else seed * len(records))
+        fetching: dict[str, Any] = {"strategy": arm.strategy, "budget": arm.budget, "seed": drawn}
+        if arm.strategy == "oracle":
+            fetching["boxes"] = boxes_of_each(asked, len(sizes))
+        fetching["history"] = [list(own.history) for own in asked]
+        answers = reader.generate(encoding, [own.question for own in asked], **fetching, **decoding)
+        answered = zip(part, answers, strict=True)
+        yield run, {at: attached_prediction(own.line, said, encoding, sizes, digest) for (at, own), said in answered}
 
 
 def _check_boxes(

@@ -3,32 +3,29 @@
 The model is one of our own, or a reader of a published one.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from ..attached import AttachedReader
-from ..attached.encoding import AttachedEncoding
 from ..attached.reader import BUDGET
 from ..attached.runner import count_fetched, share_or_number
 from ..attached.scoring import STRATEGIES
-from ..data.records import Record, of_line, opened
+from ..data.records import Record
 from ..modeling.allocators import ALLOCATORS
-from ..modeling.answers import Answer, calibrated
+from ..modeling.answers import calibrated
 from ..modeling.configuration_arr_coc import resolve_budget
 from ..modeling.fetcher import FetchChoices, RunningBackFetcher
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.scorers import SCORERS
-from .answers import all_boxes, check_record, digest_of
 from .arms import Arm
 from .calibration import calibration, fit_calibration
-from .prediction_loop import by_image, new_tokens, parts, predict_all
+from .prediction_loop import predict_all
 from .reporting import environment, p_value, percent, points, require_extra, shown
-from .scores import Items, Prediction, Scored, check_answers, compare, distinct_items, prediction_in_views, score_arm
+from .scores import Items, Prediction, Scored, check_answers, compare, distinct_items, score_arm
 
 
 def evaluate(
@@ -113,20 +110,17 @@ def score_strategies(
     _check_sizes(records, strategies, batch_size)
     arms, settings = list[Arm](), dict[str, Any](batch_size=batch_size, progress=progress)
     if isinstance(model, AttachedReader):
-        for name, value, plain in (
-            ("allocator", allocator, None),
-            ("num_passes", num_passes, 1),
-            ("tiles", tiles, None),
-        ):
-            if value != plain:
+        own = {"allocator": allocator, "num_passes": None if num_passes == 1 else num_passes, "tiles": tiles}
+        for name, value in own.items():
+            if value is not None:
                 raise ValueError(f"{name}: expected none with a {model.model.config.model_type} model; got {value}")
-        arms = [_attached_arm(model, name, BUDGET if budget is None else budget) for name in strategies]
-        settings["seed"] = seed
+        seeds = () if seed is None else (seed,)
+        arms = [_attached_arm(model, name, BUDGET if budget is None else budget, seeds) for name in strategies]
     else:
         for name in strategies:
-            strategy, plus, own = name.partition("+")
+            strategy, plus, named = name.partition("+")
             spent: Any = budget
-            choices = FetchChoices(strategy, own if plus else allocator, spent, seed, num_passes=num_passes)
+            choices = FetchChoices(strategy, named if plus else allocator, spent, seed, num_passes=num_passes)
             arms.append(_arm(model, name, choices))
         settings["tiles"] = tiles
     bare = [record.line for record in records if not record.located]
@@ -182,8 +176,8 @@ def score_fetchers(
     """
     choices = FetchChoices(model.config.fetcher_config.strategy)
     _check_sizes(records, list(fetchers), 1)
-    arms = [_arm(model, name, choices) for name in fetchers]
-    return score_arms(model, records, arms, "exact_match", fetchers=fetchers)[0]
+    arms = [replace(_arm(model, name, choices), fetcher=fetcher) for name, fetcher in fetchers.items()]
+    return score_arms(model, records, arms, "exact_match")[0]
 
 
 def score_arms(
@@ -193,12 +187,10 @@ def score_arms(
     metric: str,
     **settings: Any,
 ) -> tuple[dict[str, Scored], Items]:
-    """Each arm's answers and scores by its name, and the questions that count. Settings are as in `predict_all` or
-    `predict_attached`."""
+    """Each arm's answers and scores by its name, and the questions that count. Settings are as in `predict_all`."""
     patch = 0 if isinstance(model, AttachedReader) else model.config.vision_config.patch_size
     answers: dict[str, dict[int, Prediction]] = {run: {} for arm in arms for run in arm.runs}
-    predict: Any = predict_attached if isinstance(model, AttachedReader) else predict_all
-    for run, part in predict(model, arms, records, **settings):
+    for run, part in predict_all(model, arms, records, **settings):
         answers[run].update(part)
     rows = {arm.name: [[answers[run][place] for place in range(len(records))] for run in arm.runs] for arm in arms}
     items = distinct_items(records, rows[arms[0].name][0])
@@ -251,7 +243,7 @@ FIXED: Mapping[str, tuple[str, int | str]] = {"none": ("saliency", 0), "keep_all
 """Names besides those of strategies: base tokens only, and all tokens, as in the plain model."""
 
 
-def _attached_arm(reader: AttachedReader, name: str, budget: float | int | str) -> Arm:
+def _attached_arm(reader: AttachedReader, name: str, budget: float | int | str, seeds: tuple[int, ...]) -> Arm:
     """The arm called NAME or NAME@BUDGET; NAME is a strategy or one of `FIXED`. Its prompts' size is the question's.
 
     Raises:
@@ -268,7 +260,7 @@ def _attached_arm(reader: AttachedReader, name: str, budget: float | int | str) 
         reader.check_strategy(rule, () if rule == "oracle" else None)
         budget = share_or_number(own) if at else budget
         count_fetched(budget, 2**30, 2**30, 1)
-    return Arm(name, "ladder", rule, budget, "topk", side=0, tokens=0)
+    return Arm(name, "ladder", rule, budget, "topk", side=0, tokens=0, seeds=seeds)
 
 
 def usable_strategies(model: ArrCocForConditionalGeneration | AttachedReader, *, oracle: bool) -> list[str]:
@@ -281,53 +273,3 @@ def usable_strategies(model: ArrCocForConditionalGeneration | AttachedReader, *,
     return [
         name for name, kind in SCORERS.items() if (name in held or not kind.trained) and (oracle or name != "oracle")
     ]
-
-
-def predict_attached(
-    reader: AttachedReader,
-    arms: Sequence[Arm],
-    records: Sequence[Record],
-    *,
-    batch_size: int,
-    seed: int | None = None,
-    progress: bool = True,
-) -> Iterator[tuple[str, dict[int, Prediction]]]:
-    """Yields parts of each arm's predictions by the record's number; the images of a question are encoded once.
-
-    Arguments are as in `prediction_loop.predict_all`; "random" draws for each question alone.
-
-    Raises:
-        ValueError: an image that cannot be read, or boxes outside it; the message names the record's line.
-    """
-    decoding: dict[str, Any] = {"do_sample": False, "max_new_tokens": new_tokens(reader.model), "return_fetch": True}
-    with tqdm(total=len(arms) * len(records), unit="answer", disable=None if progress else True) as bar:
-        for group in by_image(records):
-            first = group[0].record
-            with of_line(first.line):
-                encoding = reader.encode_image([[opened(image) for image in first.images]])
-            sizes = [(source.height, source.width) for source in encoding.prompts[0].sources]
-            for item in group:
-                check_record(item.record, sizes)
-            digest = digest_of(first.images)
-            for arm, run, _, part in parts(arms, group, lambda arm: 1 if arm.strategy == "random" else batch_size):
-                asked = [item.record for item in part]
-                drawn = part[0].place if seed is None else seed * len(records) + part[0].place
-                fetching: dict[str, Any] = {"strategy": arm.strategy, "budget": arm.budget, "seed": drawn}
-                if arm.strategy == "oracle":
-                    fetching["boxes"] = [all_boxes(own, source) for own in asked for source in range(len(sizes))]
-                fetching["history"] = [list(own.history) for own in asked]
-                answers = reader.generate(encoding, [own.question for own in asked], **fetching, **decoding)
-                said = zip(part, answers, strict=True)
-                yield run, {at: _in_views(own.line, each, encoding, sizes, digest) for (at, own), each in said}
-                bar.update(len(part))
-
-
-def _in_views(
-    line: int, answer: Answer, encoding: AttachedEncoding, sizes: Sequence[tuple[int, int]], digest: str
-) -> Prediction:
-    """The prediction for an answer of a reader about sources of `sizes`."""
-    fetch: Any = answer.fetch
-    indices = fetch.indices[0].cpu()
-    placed = indices[encoding.prompts[0].is_place[indices]]
-    best = answer.sources[int(fetch.relevance[0].cpu()[placed].argmax())].source if len(placed) else -1
-    return prediction_in_views(line, answer, len(indices) + fetch.base, sizes, digest, best=best)

@@ -119,15 +119,7 @@ class Lesson:
     seed: int = 0  # seed of all random draws
 
 
-@dataclass(frozen=True)
-class Learned:
-    """The result of a lesson: the decision, and the new version or None."""
-
-    decision: Decision
-    version: str | None
-
-
-def learn(lesson: Lesson, versions: Versions, device: torch.device | str = "cpu") -> Learned:
+def learn(lesson: Lesson, versions: Versions, device: torch.device | str = "cpu") -> Decision:
     """Trains a new adapter on the feedback that is not held out, and promotes it if `decide` does.
 
     Raises:
@@ -156,11 +148,10 @@ def learn(lesson: Lesson, versions: Versions, device: torch.device | str = "cpu"
         scored = [score_fetchers(model, records, fetchers) for records in (held_out, rest)]
         better, kept = ((of_records["new"], of_records["used"]) for of_records in scored)
         decision = decide(better, kept, margin=lesson.margin)
-        version = None
         if decision.promoted:
-            version = versions.promote(adapter, _report(lesson, decision, model, used, count))
+            versions.promote(adapter, _report(lesson, decision, model, used, count))
         shutil.rmtree(work)
-    return Learned(decision, version)
+    return decision
 
 
 def _phase(lesson: Lesson, learned: Format, strategy: str) -> AllocatorPhase:

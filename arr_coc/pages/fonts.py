@@ -182,13 +182,14 @@ def sibling(rng: np.random.Generator, face: FontFace, faces: tuple[FontFace, ...
     return family[int(rng.integers(len(family)))]
 
 
-@lru_cache(maxsize=256)
-def _load(path: str, pixels: float) -> ImageFont.FreeTypeFont:
+@lru_cache(maxsize=512)
+def open_font(path: str, pixels: float) -> ImageFont.FreeTypeFont:
+    """The PIL font in a file at `pixels` px per em; cached per process."""
     # The basic engine has no ligatures, which would merge two characters into one glyph, and it is faster.
     return ImageFont.truetype(path, pixels, layout_engine=ImageFont.Layout.BASIC)
 
 
 def load_font(face: FontFace, pixels: float) -> ImageFont.FreeTypeFont:
-    """A PIL font of `pixels` px per em, rounded to 0.5 px below 20 px and to 1 px above; cached per process."""
+    """A PIL font of `pixels` px per em, rounded to 0.5 px below 20 px and to 1 px above."""
     step = 0.5 if pixels < 20 else 1.0
-    return _load(face.path, max(_MIN_PIXELS, round(pixels / step) * step))
+    return open_font(face.path, max(_MIN_PIXELS, round(pixels / step) * step))

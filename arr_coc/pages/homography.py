@@ -53,3 +53,15 @@ def bounds_of(points: np.ndarray) -> Box:
     """(x0, y0, x1, y1) around points [n, 2]."""
     (x0, y0), (x1, y1) = points.min(axis=0).tolist(), points.max(axis=0).tolist()
     return x0, y0, x1, y1
+
+
+def moved_box(matrix: np.ndarray, box: Box, size: tuple[int, int]) -> Box:
+    """The axis-aligned box around a box mapped by a homography, clipped to a picture of a size (width, height)."""
+    return bounds_of(project(matrix, corners_of(box)).clip(0, size))
+
+
+def moved_boxes(matrix: np.ndarray, boxes: np.ndarray) -> np.ndarray:
+    """Axis-aligned boxes [n, 4] around boxes [n, 4] mapped by a homography."""
+    corners = project(matrix, boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 2).astype(np.float64)).reshape(-1, 4, 2)
+    around: np.ndarray = np.concatenate([corners.min(1), corners.max(1)], 1)
+    return around

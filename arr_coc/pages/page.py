@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import numpy as np
 from PIL import Image
 
 from ..modeling.image_processing_arr_coc import Box
@@ -87,6 +88,15 @@ class TextPage:
     kind: str = ""
     source: str = field(default="", repr=False)
     marks: tuple[tuple[str, Box], ...] = field(default=(), repr=False)
+
+
+def cells_at(x: float, ends: np.ndarray, top: float, bottom: float) -> np.ndarray:
+    """Boxes of a line's characters, float32 [n, 4]: the first begins at x, each other where the one before it ends."""
+    boxes = np.empty((len(ends), 4), np.float32)
+    boxes[:, 2] = ends
+    boxes[0, 0], boxes[1:, 0] = x, boxes[:-1, 2]
+    boxes[:, 1], boxes[:, 3] = top, bottom
+    return boxes
 
 
 def plain(text: str) -> str:

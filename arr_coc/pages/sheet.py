@@ -13,11 +13,11 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from ..modeling.image_processing_arr_coc import Box
-from .fonts import FontFace
-from .page import Line
+from .fonts import FontFace, open_font
+from .page import Line, cells_at
 from .splits import pairs
 
 Colour = tuple[int, int, int]
@@ -31,7 +31,7 @@ class _Advances(dict[str, float]):
     """Advances of a face in em, measured on first use; 0 for missing characters."""
 
     def __init__(self, path: str) -> None:
-        self._font = ImageFont.truetype(path, _MEASURED, layout_engine=ImageFont.Layout.BASIC)
+        self._font = open_font(path, _MEASURED)
         self._notdef = self._shape("\U0010ffff")
         left, top, right, bottom = self._font.getbbox("H", anchor="ls")
         self.cap_height = max(-top, 1) / _MEASURED
@@ -55,11 +55,6 @@ class _Advances(dict[str, float]):
 def advances(path: str) -> _Advances:
     """Advances of the face in a file, by character, in em, and its `cap_height`; 0 for missing characters."""
     return _Advances(path)
-
-
-@lru_cache(maxsize=512)
-def _font(path: str, pixels: float) -> ImageFont.FreeTypeFont:
-    return ImageFont.truetype(path, pixels, layout_engine=ImageFont.Layout.BASIC)
 
 
 @dataclass(frozen=True)
@@ -207,11 +202,7 @@ class Sheet:
         ends = np.cumsum([known[char] for char in text]) * style.size
         x -= {"left": 0.0, "middle": ends[-1] / 2, "right": ends[-1]}[align]
         y = round(y)
-        boxes = np.empty((len(text), 4), np.float32)
-        boxes[:, 2] = ends + x
-        boxes[0, 0], boxes[1:, 0] = x, boxes[:-1, 2]
-        boxes[:, 1], boxes[:, 3] = y - style.cap_height, y
-        piece = Piece(text, boxes)
+        piece = Piece(text, cells_at(x, ends + x, y - style.cap_height, y))
         self.pieces.append(piece)
         self._styles.append(style)
         return piece
@@ -332,7 +323,7 @@ def _stamp(canvas: np.ndarray, style: Style, pieces: Pieces, scale: int, margin:
     widths = [int(known[char] * size) + 2 * pad + 2 for char, _ in distinct]
     starts = np.cumsum([0, *widths]).tolist()
     strip = Image.new("L", (max(starts[-1], 1), ascent + descent))
-    write, font = ImageDraw.Draw(strip), _font(style.face.path, size)
+    write, font = ImageDraw.Draw(strip), open_font(style.face.path, size)
     for (char, step), start in zip(distinct, starts, strict=False):
         write.text((start + pad + step / steps, ascent), char, fill=255, font=font, anchor="ls")
     drawn = np.asarray(strip)

@@ -16,7 +16,7 @@ from PIL import Image, ImageChops, ImageDraw, ImageFilter, ImageOps
 
 from ..modeling.checks import Registry
 from ..modeling.image_processing_arr_coc import Box
-from .homography import bounds_of, corners_of, homography, project, sample_quad
+from .homography import bounds_of, corners_of, homography, moved_box, moved_boxes, sample_quad
 from .page import UNKNOWN, Line, TextPage
 
 _KINDS = 4  # of wear on a page
@@ -119,7 +119,7 @@ def wear(rng: np.random.Generator, page: TextPage, *, kinds: Iterable[str] | Non
         return replace(page, image=sheet.image.convert("RGB"), lines=sheet.lines)
 
     def seen(box: Box) -> Box:
-        return bounds_of(project(sheet.matrix, corners_of(box)).clip(0, page.size))
+        return moved_box(sheet.matrix, box, page.size)
 
     questions = tuple(question.moved(seen) for question in page.questions)
     marks = tuple((name, seen(box)) for name, box in page.marks)
@@ -142,7 +142,7 @@ def _moved(sheet: WornSheet) -> tuple[Line, ...]:
     """The lines with moved boxes."""
     moved = []
     for line in sheet.lines:
-        boxes = _project_boxes(sheet.matrix, line.boxes)
+        boxes = moved_boxes(sheet.matrix, line.boxes)
         middles = (boxes[:, :2] + boxes[:, 2:]) / 2
         inside = ((middles > 0) & (middles < sheet.size)).all(1)
         text = "".join(char for char, shows in zip(line.text, inside.tolist(), strict=True) if shows)
@@ -154,20 +154,13 @@ def _moved(sheet: WornSheet) -> tuple[Line, ...]:
     return tuple(moved)
 
 
-def _project_boxes(matrix: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """Axis-aligned boxes [n, 4] around boxes [n, 4] mapped by a homography."""
-    corners = project(matrix, boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 2).astype(np.float64)).reshape(-1, 4, 2)
-    around: np.ndarray = np.concatenate([corners.min(1), corners.max(1)], 1)
-    return around
-
-
 def _vanished(sheet: WornSheet) -> tuple[Line, ...]:
     """The lines with UNKNOWN for characters whose boxes are all black or all white in a black and white picture."""
     if not sheet.lines:
         return ()
     counts = np.zeros((sheet.size[1] + 1, sheet.size[0] + 1), np.int32)
     (np.asarray(sheet.image) > 0).cumsum(0, out=counts[1:, 1:]).cumsum(1, out=counts[1:, 1:])
-    boxes = _project_boxes(sheet.matrix, np.concatenate([line.boxes for line in sheet.lines]))
+    boxes = moved_boxes(sheet.matrix, np.concatenate([line.boxes for line in sheet.lines]))
     x0, y0 = np.floor(boxes[:, :2] - 1).clip(0, sheet.size).astype(int).T
     x1, y1 = np.ceil(boxes[:, 2:] + 1).clip(0, sheet.size).astype(int).T
     white = counts[y1, x1] - counts[y0, x1] - counts[y1, x0] + counts[y0, x0]
@@ -182,6 +175,13 @@ def _field(rng: np.random.Generator, size: tuple[int, int], cells: int) -> Image
     """Smooth random levels over the picture, mode L, with about `cells` hills along its sides."""
     coarse = rng.integers(0, 256, (cells, cells), dtype=np.uint8)
     return Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC)
+
+
+def compressed(image: Image.Image, quality: int) -> Image.Image:
+    """The image after JPEG."""
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=quality)
+    return Image.open(buffer).convert(image.mode)
 
 
 def _coloured(levels: Image.Image, dark: np.ndarray, light: np.ndarray) -> Image.Image:
@@ -532,6 +532,4 @@ def _speckle(rng: np.random.Generator, sheet: WornSheet) -> None:
 @_kind("compressed", 1.2)
 def _compress(rng: np.random.Generator, sheet: WornSheet) -> None:
     """JPEG with a quality of 30 to 90."""
-    buffer = io.BytesIO()
-    sheet.image.save(buffer, "JPEG", quality=round(rng.uniform(30, 90)))
-    sheet.image = Image.open(buffer)
+    sheet.image = compressed(sheet.image, round(rng.uniform(30, 90)))

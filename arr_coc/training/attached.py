@@ -2,7 +2,7 @@
 
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -13,23 +13,21 @@ from torch import Tensor
 
 from ..attached import AttachedReader
 from ..attached.encoding import AttachedEncoding
-from ..attached.reader import BUDGET, load_reader
+from ..attached.reader import BUDGET
 from ..attached.scoring import TrainedScorer, most_relevant, new_scorer, relevance_of_boxes, scorer_loss, token_scores
 from ..data.formats import open_records
 from ..data.records import HeldImage, Record, opened
 from ..evaluation.answers import all_boxes
-from ..files import ADAPTER
 from ..modeling.configuration_arr_coc import ArrCocFetcherConfig
 from ..modeling.image_processing_arr_coc import Box
-from .optimizers import adamw
-from .stages import STAGES, Loop, Run, Stage
+from .stages import STAGES, Loop, Run, ScratchStage, Task
 
 TEACHERS = ("boxes", "attention")
 
 
 @STAGES.register("attached_scorer")
 @dataclass(frozen=True)
-class AttachedScorerStage(Stage):
+class AttachedScorerStage(ScratchStage):
     """Settings of the stage.
 
     Attributes:
@@ -37,27 +35,22 @@ class AttachedScorerStage(Stage):
         held_out: the data of measurements; None: no measurements.
         teacher: "boxes": tokens under the boxes of the answer and its label are relevant; without boxes the model's own
             attention to all image tokens is the target; "attention": always the attention.
-        steps, warmup: optimiser steps, and those over which the learning rate rises.
         batch_size: questions per step.
-        learning_rate, weight_decay: of AdamW.
-        evaluate_every: steps between measurements and checkpoints.
         kept: encodings of images that are kept for later questions.
-        seed: of the order of questions, and of a new scorer's weights.
     """
 
-    from_scratch: ClassVar[bool] = True
+    name: ClassVar[str] = "attached_scorer"
 
     data: Mapping[str, Any] = field(default_factory=lambda: {"format": "rendered"})
     held_out: Mapping[str, Any] | None = None
     teacher: str = "boxes"
     steps: int = 1000
-    warmup: int = 100
     batch_size: int = 4
     learning_rate: float = 1e-3
     weight_decay: float = 0.01
-    evaluate_every: int = 200
+    bf16: bool = False
+    workers: int = 0
     kept: int = 8
-    seed: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,13 +58,12 @@ class AttachedScorerStage(Stage):
             raise ValueError(f"teacher: expected one of {', '.join(TEACHERS)}; got {self.teacher!r}")
         self.check_counts("steps", "batch_size", "evaluate_every", "kept")
 
-    def run(self, run: Run, folder: Path) -> None:
-        """Refuses our own models: their scorers are trained by phases.
+    def task(self, run: Run) -> "AttachedScoring":
+        return AttachedScoring(self, run.model, run.root)
 
-        Raises:
-            ValueError: always.
-        """
-        raise ValueError("attached_scorer: expected a published model alone with such stages; got an ARR-COC model")
+    def run(self, run: Run, folder: Path) -> None:
+        reader: Any = run.model
+        self.train(reader, folder, root=run.root)
 
     def train(
         self, reader: AttachedReader, folder: Path, *, root: Path = Path("."), config: ArrCocFetcherConfig | None = None
@@ -87,48 +79,54 @@ class AttachedScorerStage(Stage):
         Raises:
             ValueError: no questions, images or boxes that cannot be used, or checkpoints of another run.
         """
-        records = open_records(self.data, folder=root)
-        held_out = [] if self.held_out is None else open_records(self.held_out, folder=root)
-        if not len(records):
-            raise ValueError("data: expected at least one question; got none")
         if reader.scorer is None:
-            own = new_scorer(config or ArrCocFetcherConfig(), reader.width, self.seed)
-            reader.scorer = own.to(reader.model.device)
-        scorer = reader.scorer
-
-        @lru_cache(maxsize=self.kept)
-        def encoded(images: tuple[Path | HeldImage, ...]) -> AttachedEncoding:
-            return reader.encode_image([[opened(image) for image in images]], prefix=False)
-
-        def loss_of(record: Record) -> Tensor:
-            encoding = encoded(record.images)
-            boxes = _boxes(record, encoding) if self.teacher == "boxes" and record.located else None
-            return scorer_loss(reader, scorer, encoding, record.question, boxes, record.history)
-
-        def losses(step: int) -> Iterator[dict[str, Tensor]]:
-            drawn = random.Random(f"{self.seed} {step}").choices(range(len(records)), k=self.batch_size)
-            scorer.train()
-            yield {"loss": torch.stack([loss_of(records[place]) for place in drawn]).mean()}
-
-        @torch.no_grad()
-        def measure() -> dict[str, float]:
-            """The mean loss, and the recall of the tokens under boxes at the default budget."""
-            scorer.eval()
-            named = defaultdict[str, list[float]](list)
-            for record in held_out:
-                named["loss"].append(loss_of(record).item())
-                if record.boxes:
-                    named["boxes found"].append(_found(reader, scorer, encoded(record.images), record))
-            return {name: sum(values) / len(values) for name, values in named.items()}
-
-        optimizer = adamw([([*scorer.parameters()], self.learning_rate)], self.weight_decay, scorer)
-        schedule = (self.steps, min(self.warmup, self.steps - 1), self.evaluate_every)
-        loop = Loop("attached_scorer", scorer, optimizer, folder / "attached_scorer", *schedule)
+            scorer = new_scorer(config or ArrCocFetcherConfig(), reader.width, self.seed)
+            reader.scorer = scorer.to(reader.model.device)
         try:
-            if (first := loop.resume()) < self.steps:
-                loop.run(first, losses, measure)
+            Loop(self, AttachedScoring(self, reader, root), folder / self.name).run()
         finally:
-            scorer.eval()
+            reader.scorer.eval()
+
+
+class AttachedScoring(Task):
+    """The scorer of a reader; its model does not change."""
+
+    stage: AttachedScorerStage
+    module: TrainedScorer
+
+    def __init__(self, stage: AttachedScorerStage, reader: Any, root: Path) -> None:
+        self.stage, self.reader, self.module = stage, reader, reader.scorer
+        self.records = open_records(stage.data, folder=root)
+        self.held_out = [] if stage.held_out is None else open_records(stage.held_out, folder=root)
+        if not len(self.records):
+            raise ValueError("data: expected at least one question; got none")
+        self.encoded = lru_cache(maxsize=stage.kept)(self._encoded)
+
+    def _encoded(self, images: tuple[Path | HeldImage, ...]) -> AttachedEncoding:
+        return self.reader.encode_image([[opened(image) for image in images]], prefix=False)
+
+    def _loss(self, record: Record) -> Tensor:
+        encoding = self.encoded(record.images)
+        boxes = _boxes(record, encoding) if self.stage.teacher == "boxes" and record.located else None
+        return scorer_loss(self.reader, self.module, encoding, record.question, boxes, record.history)
+
+    def losses(self, step: int, batch: int) -> dict[str, Tensor]:
+        stage, among = self.stage, range(len(self.records))
+        drawn = random.Random(f"{stage.seed} {step}").choices(among, k=stage.batch_size)
+        self.module.train()
+        return {"loss": torch.stack([self._loss(self.records[place]) for place in drawn]).mean()}
+
+    @torch.no_grad()
+    def measure(self) -> dict[str, float]:
+        """The mean loss, and the recall of the tokens under boxes at the default budget."""
+        self.module.eval()
+        named = defaultdict[str, list[float]](list)
+        for record in self.held_out:
+            named["loss"].append(self._loss(record).item())
+            if record.boxes:
+                found = _found(self.reader, self.module, self.encoded(record.images), record)
+                named["boxes found"].append(found)
+        return {name: sum(values) / len(values) for name, values in named.items()}
 
 
 def _found(reader: AttachedReader, scorer: TrainedScorer, encoding: AttachedEncoding, record: Record) -> float:
@@ -144,25 +142,3 @@ def _found(reader: AttachedReader, scorer: TrainedScorer, encoding: AttachedEnco
 def _boxes(record: Record, encoding: AttachedEncoding) -> list[list[Box]]:
     """The boxes of the answer and its label, a list for each image of the prompt, px."""
     return [all_boxes(record, source) for source in range(len(encoding.prompts[0].sources))]
-
-
-def begin_attached(model: Path, root: Path, start: Path | None, device: str) -> AttachedReader:
-    """A reader of a recipe's published model, with the scorer in the start folder.
-
-    Args:
-        model: a folder; or the path that `root` and a name on the Hub would make.
-        root: the recipe's folder.
-        start: the folder of an earlier run, or None.
-
-    Raises:
-        ValueError: not a published model, or no scorer of this model in `start`.
-    """
-    name = str(model) if model.is_dir() else model.relative_to(root).as_posix()
-    reader = load_reader(name, device)
-    if reader is None:
-        raise ValueError(f"model: expected a published model for the stage attached_scorer; got {name}")
-    if start is not None:
-        if not (start / ADAPTER).is_file():
-            raise ValueError(f"start: expected a folder with {ADAPTER}, a trained scorer; got {start}")
-        reader.load_adapter(start / ADAPTER)
-    return reader

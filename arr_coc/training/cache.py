@@ -10,8 +10,8 @@ Notation: P images, N patches.
 import hashlib
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from pickle import UnpicklingError
 from tempfile import NamedTemporaryFile
@@ -46,8 +46,11 @@ class CachedEncoder:
     def __init__(self, model: nn.Module, folder: str | Path) -> None:
         self.model, self.folder = base_model(model), Path(folder)
         self.hits = self.misses = 0
-        self._stamp: object = None
-        self._weights = ""
+
+    @cached_property
+    def _place(self) -> Path:
+        """The folder for these weights and settings, which stay as they are at the first image."""
+        return self.folder / _hash_parts(self.model.config, _frozen_parts(self.model.model))
 
     def encode(self, pixel_values: Tensor, patch_mask: Tensor | None = None) -> ImageEncoding:
         """`ArrCocModel.encode_image` for pixel_values [P, 3, S, S] and patch_mask [P, N].
@@ -56,9 +59,13 @@ class CachedEncoder:
             ValueError: a part that makes encodings is trained or has dropout, so its outputs cannot be cached.
         """
         core: Any = self.model.model
-        folder = self.folder / self._weights_hash(_frozen_parts(core))
+        kind = core.device.type
+        precision = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else core.dtype
         masks = [None] * len(pixel_values) if patch_mask is None else patch_mask
-        paths = [folder / (_image_hash(*row) + ".pt") for row in zip(pixel_values, masks, strict=True)]
+        paths = [
+            self._place / f"{_hash(pixels, torch.zeros(0) if mask is None else mask.bool(), said=str(precision))}.pt"
+            for pixels, mask in zip(pixel_values, masks, strict=True)
+        ]
         distinct = list(dict.fromkeys(paths))
         held = {path: encoding for path in distinct if (encoding := self._load(path)) is not None}
         missing = [path for path in distinct if path not in held]
@@ -75,15 +82,6 @@ class CachedEncoder:
                 self._keep(path, held[path])
         encodings = [held[path] for path in paths]
         return replace(encodings[0].join(*encodings[1:]), joined=False)
-
-    def _weights_hash(self, parts: dict[str, nn.Module]) -> str:
-        """A hash of the parts' weights, configuration and precision; computed again only after a write to them."""
-        kind = self.model.device.type
-        precision = str(torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None)
-        stamp = (precision, *_stamps(parts))
-        if stamp != self._stamp:
-            self._stamp, self._weights = stamp, _hash_parts(self.model.config, parts, precision)
-        return self._weights
 
     # ---- files
 
@@ -135,42 +133,16 @@ def _frozen_parts(core: Any) -> dict[str, nn.Module]:
     return parts
 
 
-def _adapter_state(part: nn.Module) -> list[tuple[Any, ...]]:
-    """The active PEFT adapters of each layer's output: the same weights can count or not."""
-    names = ("active_adapters", "disable_adapters", "merged_adapters", "scaling")
-    layers = [each for each in part.named_modules() if hasattr(each[1], "merged_adapters")]
-    return [(place, *(repr(getattr(layer, name, None)) for name in names)) for place, layer in layers]
-
-
-def _stamps(parts: dict[str, nn.Module]) -> Iterator[object]:
-    """Equal if no weight was written to since (by PyTorch's count of writes) and the active adapters are the same."""
-    for part in parts.values():
-        for name, tensor in part.state_dict(keep_vars=True).items():
-            yield name, tensor.data_ptr(), tensor._version, tensor.dtype
-        yield _adapter_state(part)
-
-
-def _hash_parts(config: Any, parts: dict[str, nn.Module], precision: str) -> str:
-    digest = hashlib.sha256()
+def _hash_parts(config: Any, parts: dict[str, nn.Module]) -> str:
     settings = {name: getattr(config, name).to_dict() for name in ("vision_config", "semantic_config", "bridge_config")}
-    read = scorer_inputs(config.fetcher_config)
-    digest.update(json.dumps([__version__, precision, settings, read], sort_keys=True, default=str).encode())
-    for place, part in parts.items():
-        digest.update(repr(_adapter_state(part)).encode())
-        for name, tensor in part.state_dict(keep_vars=True).items():
-            digest.update(f"{place}.{name} {tensor.dtype} {list(tensor.shape)}".encode())
-            digest.update(_bytes(tensor))
-    return digest.hexdigest()[:32]
+    weights = {f"{place}.{name}": own for place, part in parts.items() for name, own in part.state_dict().items()}
+    said = [__version__, settings, scorer_inputs(config.fetcher_config), [*weights]]
+    return _hash(*weights.values(), said=json.dumps(said, sort_keys=True, default=str))
 
 
-def _image_hash(pixel_values: Tensor, patch_mask: Tensor | None) -> str:
-    digest = hashlib.sha256()
-    for tensor in (pixel_values, torch.zeros(0) if patch_mask is None else patch_mask.bool()):
+def _hash(*tensors: Tensor, said: str) -> str:
+    digest = hashlib.sha256(said.encode())
+    for tensor in tensors:
         digest.update(f"{tensor.dtype} {list(tensor.shape)}".encode())
-        digest.update(_bytes(tensor))
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()[:32]
-
-
-def _bytes(tensor: Tensor) -> memoryview:
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]

@@ -23,29 +23,25 @@ COMPLETE = "complete.json"
 """The list: {path relative to the checkpoint: SHA-256 of the file}."""
 
 
-def mark_complete(folder: Path, listed: Path | None = None) -> None:
-    """Declares a folder complete, by a list in it or at `listed`; its files are on the disk before the list is."""
+def mark_complete(folder: Path) -> None:
+    """Declares a folder complete by a list in it; its files are on the disk before the list is."""
     digests = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path != folder / COMPLETE:
             with path.open("rb") as stream:
                 os.fsync(stream.fileno())
                 digests[path.relative_to(folder).as_posix()] = hashlib.file_digest(stream, "sha256").hexdigest()
-    write_json(folder / COMPLETE if listed is None else listed, digests)
+    write_json(folder / COMPLETE, digests)
 
 
-def damage(folder: Path, listed: Path | None = None) -> str | None:
-    """A problem of a folder; None if every file is as it was when the folder was declared complete.
-
-    The arguments are those of `mark_complete`.
-    """
-    listed = folder / COMPLETE if listed is None else listed
-    if not listed.is_file():
-        return f"no {listed.name}"
+def damage(folder: Path) -> str | None:
+    """A problem of a folder; None if every file is as it was when the folder was declared complete."""
+    if not (folder / COMPLETE).is_file():
+        return f"no {COMPLETE}"
     try:
-        digests = read_json(listed)
+        digests = read_json(folder / COMPLETE)
     except (OSError, ValueError):
-        return f"a damaged {listed.name}"
+        return f"a damaged {COMPLETE}"
     for name, digest in digests.items():
         try:
             with (folder / name).open("rb") as stream:

@@ -37,13 +37,6 @@ def train_only(model: nn.Module, parts: Iterable[str]) -> None:
         parameter.grad = None
 
 
-def trainable(model: nn.Module) -> Iterator[tuple[str, str, nn.Parameter]]:
-    """(part, name, parameter) of all trained parameters."""
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            yield part_of_parameter(name), name, parameter
-
-
 def parameter_groups(
     model: nn.Module, *, learning_rate: float, rates: Mapping[str, float], weight_decay: float
 ) -> list[dict[str, Any]]:
@@ -56,25 +49,15 @@ def parameter_groups(
     """
     check_parts(rates, "rates")
     groups: dict[tuple[str, bool], list[nn.Parameter]] = {}
-    for part, _, parameter in trainable(model):
-        groups.setdefault((part, parameter.ndim > 1), []).append(parameter)
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            groups.setdefault((part_of_parameter(name), parameter.ndim > 1), []).append(parameter)
     if not groups:
         raise ValueError("trained: expected parameters to train; got a model that is all frozen")
     return [
         {"params": own, "lr": rates.get(part, learning_rate), "weight_decay": weight_decay * decays, "part": part}
         for (part, decays), own in groups.items()
     ]
-
-
-def gradient_norms(model: nn.Module) -> dict[str, Tensor]:
-    """Euclidean norm of the gradient of each trained part; of sharded gradients (FSDP), that of the whole."""
-    gradients: dict[str, list[Tensor]] = {}
-    for part, _, parameter in trainable(model):
-        if parameter.grad is not None:
-            gradients.setdefault(part, []).append(parameter.grad)
-    norms = {part: nn.utils.get_total_norm(tensors) for part, tensors in gradients.items()}
-    sharded = torch.distributed.tensor.DTensor
-    return {part: norm.full_tensor() if isinstance(norm, sharded) else norm for part, norm in norms.items()}
 
 
 Groups = list[tuple[list[nn.Parameter], float]]

@@ -38,9 +38,6 @@ REINFORCEMENT = "reinforcement"
 MODEL = "model"
 """Folder of a phase's result, in the phase's own folder. It exists, complete, if and only if the phase is done."""
 
-DIGESTS = f"{MODEL}.json"
-"""File beside it with the digests of its files (see `checkpoints`)."""
-
 BEST = ("loss", "answer_loss", "exact", "recall")
 """Metrics that can decide which checkpoint is best."""
 
@@ -307,7 +304,7 @@ def train_phase(
 ) -> Path:
     """Runs a phase, or resumes a killed one (see `make_trainer`); returns the folder with model and processor."""
     finished = folder / MODEL
-    if finished.is_dir() and (fault := damage(finished, folder / DIGESTS)) is None:
+    if finished.is_dir() and (fault := damage(finished)) is None:
         return finished
     if finished.is_dir():
         logger.warning(f"{finished}: expected what this phase made; got {fault}: making it again from the checkpoints")
@@ -334,7 +331,7 @@ def _keep_model(trainer: ArrCocTrainer, processor: ArrCocProcessor, finished: Pa
             trainer.save_model(str(beside))
             if main:
                 processor.save_pretrained(beside)
-                mark_complete(beside, finished.with_name(DIGESTS))
+                mark_complete(beside)
                 replace_folder(beside, finished)
     finally:
         if main:

@@ -29,6 +29,9 @@ from transformers import GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME, logging
 
 from ..adapters import LANGUAGE_ADAPTER, adapt
+from ..attached import AttachedReader
+from ..attached.reader import load_reader
+from ..attached.scoring import new_scorer
 from ..files import ADAPTER as ADAPTER_FILE
 from ..files import check_types, fresh_folder, parse_yaml, read_yaml, sole_writer, write_json
 from ..loading import DTYPES, load_config, refused
@@ -36,7 +39,7 @@ from ..modeling.configuration_arr_coc import ArrCocConfig, ArrCocFetcherConfig
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import ArrCocProcessor
 from . import phases  # noqa: F401  # registers its stages, and reinforcement its own
-from .attached import AttachedScorerStage, begin_attached
+from .attached import AttachedScorerStage
 from .phases import Phase, train_phase
 from .reader import asking, marking, recognition  # noqa: F401  # register their stages
 from .reader.language_model import load_adapter, save_adapter
@@ -70,6 +73,9 @@ class Saving:
 
     def write(self, run: Run, folder: Path) -> None:
         """Writes weights, configuration, processor, and the language model's adapter, in the dtype of `saved`."""
+        if isinstance(reader := run.model, AttachedReader):
+            reader.save_adapter(folder / ADAPTER_FILE)
+            return
         dtype = None if self.dtype is None else DTYPES[self.dtype]
         if dtype is not None:
             run.model.to(dtype)  # type: ignore[arg-type]  # transformers wraps `to` and loses its types
@@ -254,7 +260,7 @@ def train(recipe: Recipe, out: Path, device: torch.device | str = "cpu") -> None
     """Runs a recipe, or resumes a killed run: every stage keeps its checkpoints in `out`.
 
     Writes the trained checkpoint to `out/model`: weights, configuration, processor, and the states for further
-    training.
+    training; of a published model its scorer alone (see `load_reader`).
 
     Raises:
         ValueError: several processes for a stage that runs in one only; a device that Trainer does not support; another
@@ -264,9 +270,6 @@ def train(recipe: Recipe, out: Path, device: torch.device | str = "cpu") -> None
     if state.num_processes > 1 and any(stage.from_scratch for stage in recipe.stages):
         several = ", ".join(name for name, kind in STAGES.items() if not kind.from_scratch)
         raise ValueError(f"stages: expected {several} only, with {state.num_processes} processes; got others")
-    if any(isinstance(stage, AttachedScorerStage) for stage in recipe.stages):
-        train_attached(recipe, out, device)
-        return
     main = state.is_main_process
     with sole_writer(out) if main else nullcontext():
         if main:
@@ -281,32 +284,6 @@ def train(recipe: Recipe, out: Path, device: torch.device | str = "cpu") -> None
             with fresh_folder(out.absolute() / "model", force=True) as beside:
                 recipe.saved.write(run, beside)
         state.wait_for_everyone()
-
-
-def train_attached(recipe: Recipe, out: Path, device: torch.device | str = "cpu") -> None:
-    """Runs a recipe that trains the scorer of a published model, and writes it to `out/model` (`load_reader`).
-
-    Raises:
-        ValueError: other stages in the recipe, or settings for our own models only.
-    """
-    given = [] if recipe.reference is None else ["reference"]
-    given += [f"config.{name}" for name in recipe.changes if name != "fetcher_config"]
-    given += [type(stage).__name__ for stage in recipe.stages if not isinstance(stage, AttachedScorerStage)]
-    if given:
-        expected = "stages attached_scorer alone, and of a configuration fetcher_config"
-        raise ValueError(f"recipe: expected {expected}, with a published model; got {', '.join(given)}")
-    known, changes = ArrCocFetcherConfig().to_dict(), recipe.changes.get("fetcher_config", {})
-    config = ArrCocFetcherConfig.from_dict(_changed(known, changes, "config.fetcher_config"))
-    with sole_writer(out):
-        tell_recipe(recipe, out / "recipe.json")
-        reader = begin_attached(recipe.model, recipe.root, recipe.start, str(device))
-        for number, stage in enumerate(recipe.stages):
-            assert isinstance(stage, AttachedScorerStage)
-            logger.info(f"stage {number}: {stage}")
-            tell_changes(stage, out / f"stage{number}.json")
-            stage.train(reader, out / f"stage{number}", root=recipe.root, config=config)
-        with fresh_folder(out.absolute() / "model", force=True) as beside:
-            reader.save_adapter(beside / ADAPTER_FILE)
 
 
 _ANY_TIME = ("workers", "log_every", "report_to")
@@ -340,8 +317,11 @@ def begin(recipe: Recipe, device: torch.device) -> Run:
     """A model with new weights, or with those of the recipe's start folder; weights that it does not have stay new.
 
     Raises:
-        ValueError: no such folder, weights of other shapes, or fewer language layers.
+        ValueError: no such folder, weights of other shapes, or fewer language layers; or see `attached_reader`.
     """
+    if any(isinstance(stage, AttachedScorerStage) for stage in recipe.stages):
+        reader: Any = attached_reader(recipe, device)
+        return Run(reader, reader.processor, device, recipe.root)
     config = recipe.config()
     torch.manual_seed(recipe.seed)
     with refused(str(recipe.model)):
@@ -363,6 +343,36 @@ def begin(recipe: Recipe, device: torch.device) -> Run:
         if (recipe.start / LANGUAGE_ADAPTER).is_dir():
             run.adapter = load_adapter(recipe.start)
     return run
+
+
+def attached_reader(recipe: Recipe, device: torch.device) -> AttachedReader:
+    """A reader of a recipe's published model, with the scorer of the start folder, or a new one.
+
+    Raises:
+        ValueError: other stages in the recipe, settings for our own models only, not a published model, or no scorer of
+            this model in the start folder.
+    """
+    given = [] if recipe.reference is None else ["reference"]
+    given += [f"config.{name}" for name in recipe.changes if name != "fetcher_config"]
+    given += [type(stage).__name__ for stage in recipe.stages if not isinstance(stage, AttachedScorerStage)]
+    if given:
+        expected = "stages attached_scorer alone, and of a configuration fetcher_config"
+        raise ValueError(f"recipe: expected {expected}, with a published model; got {', '.join(given)}")
+    known, changes = ArrCocFetcherConfig().to_dict(), recipe.changes.get("fetcher_config", {})
+    config = ArrCocFetcherConfig.from_dict(_changed(known, changes, "config.fetcher_config"))
+    model, start, (first, *_) = recipe.model, recipe.start, recipe.stages
+    name = str(model) if model.is_dir() else model.relative_to(recipe.root).as_posix()  # or a name on the Hub
+    reader = load_reader(name, str(device))
+    if reader is None:
+        raise ValueError(f"model: expected a published model for the stage attached_scorer; got {name}")
+    if start is None:
+        assert isinstance(first, AttachedScorerStage)
+        reader.scorer = new_scorer(config, reader.width, first.seed).to(reader.model.device)
+    elif not (start / ADAPTER_FILE).is_file():
+        raise ValueError(f"start: expected a folder with {ADAPTER_FILE}, a trained scorer; got {start}")
+    else:
+        reader.load_adapter(start / ADAPTER_FILE)
+    return reader
 
 
 ADAPTER = "adapter"

@@ -13,9 +13,8 @@ Notation: B prompts, I image slots, G draws, N patches, K of them drawn, S promp
 (items, draws), the same everywhere in one call.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -31,8 +30,8 @@ from ..modeling.passes import AUTO_PASSES
 from ..modeling.prompt import default_query_mask
 from ..modeling.scorers import Scorer
 from .losses import answer_positions, token_losses
-from .optimizers import adamw, base_model
-from .stages import STAGES, Loop, Run, Stage, check_names
+from .optimizers import base_model
+from .stages import STAGES, Run, ScratchStage, Task, check_names
 
 _EXCLUDED = -1e30
 """Logit of what cannot be drawn: finite, because the gradient of logsumexp over nothing but -inf is not a number."""
@@ -74,19 +73,10 @@ def draw_log_probability(logits: Tensor, drawn: Tensor, mask: Tensor | None = No
     return torch.where(members > _EXCLUDED / 2, members - left, 0.0).sum(-1)
 
 
-@dataclass(frozen=True)
-class RewardWeights:
-    """Weights of the three terms of the reward of an answer in several passes.
-
-    Attributes:
-        correctness: of the answer: 1 exact, the overlap of tokens if partial, 0 wrong.
-        efficiency: of the share of the tokens of `AUTO_PASSES` passes that was not fetched.
-        passes: of 1 / number of passes before the answer.
-    """
-
-    correctness: float = 1.0
-    efficiency: float = 0.01
-    passes: float = 0.05
+REWARDS = {"correctness": 1.0, "efficiency": 0.01, "passes": 0.05}
+"""Weights of the terms of the reward of an answer in several passes. correctness: 1 exact, the overlap of tokens if
+partial, 0 wrong; efficiency: the share of the tokens of `AUTO_PASSES` passes that was not fetched; passes: 1 / number
+of passes before the answer."""
 
 
 def answer_correctness(text: str, answers: Sequence[str]) -> float:
@@ -120,16 +110,13 @@ class DrawnQuestions:
         mask: bool [I, N], True on patches that may be drawn.
 
     Raises:
-        ValueError: no labels, or prompts without room for fetched tokens.
+        ValueError: prompts without room for fetched tokens.
     """
 
     @torch.no_grad()
     def __init__(
         self, model: ArrCocForConditionalGeneration, batch: Mapping[str, Tensor], encoding: ImageEncoding | None = None
     ) -> None:
-        needed = ("input_ids", "attention_mask", "labels")
-        if missing := [name for name in needed if batch.get(name) is None]:
-            raise ValueError(f"batch: expected input_ids, attention_mask and labels; got none of {', '.join(missing)}")
         ids, query, index = batch["input_ids"], batch.get("query_mask"), batch.get("image_index")
         if query is None:
             query = default_query_mask(ids, model.config.image_token_id, batch["attention_mask"], batch["labels"])
@@ -214,11 +201,6 @@ class Reinforcement:
     divergence: Tensor
     sets: Tensor
 
-    def measures(self) -> dict[str, Tensor]:
-        """Name in the log -> the tensor whose mean a run logs."""
-        names = ("correctness", "entropy", "divergence")
-        return {f"reinforcement/{name}": getattr(self, name) for name in names}
-
 
 def one_draw(logits: Tensor, mask: Tensor) -> Categorical:
     """The distribution of a single draw from logits [I, N] over the patches in `mask`.
@@ -249,8 +231,8 @@ def reinforcement_loss(
         reference: the scorer as it was at the start, see `Reinforcement.divergence`; None: no divergence.
 
     Raises:
-        ValueError: a scorer without weights, an allocator that chooses the number of patches, no labels, a prompt
-            without room for fetched patches.
+        ValueError: a scorer without weights, an allocator that chooses the number of patches, or a prompt without room
+            for fetched patches.
     """
     base = base_model(model)
     strategy = base.config.fetcher_config.strategy if fetch is None else fetch.strategy
@@ -281,75 +263,85 @@ def reinforcement_loss(
 
 @STAGES.register("tempering")
 @dataclass(frozen=True)
-class Tempering(Stage):
-    """Settings of the stage, and the stage.
+class Tempering(ScratchStage):
+    """Settings of the stage.
 
     Attributes:
         data: a source of records, see `open_records`, each about one image.
-        steps: of AdamW.
         batch_size: B.
         draws: G.
-        learning_rate: of AdamW.
         budget: tokens of each pass.
         new_tokens: the most tokens of an answer, thinking included.
-        rewards: weights of its parts, see `RewardWeights`.
-        save_every: steps between checkpoints.
-        seed: of questions and draws.
+        rewards: weights that differ from `REWARDS`.
     """
 
-    from_scratch: ClassVar[bool] = True
+    name: ClassVar[str] = "tempering"
+    writes_out: ClassVar[bool] = False
 
-    data: Mapping[str, Any]
+    data: Mapping[str, Any] = field(default_factory=lambda: {"format": "rendered"})
     steps: int = 100
     batch_size: int = 4
     draws: int = 4
     learning_rate: float = 0.02
+    weight_decay: float = 0.0
+    warmup: int = 0
+    evaluate_every: int = 25
+    bf16: bool = False
+    workers: int = 0
     budget: int | str = "fast"
     new_tokens: int = 32
     rewards: Mapping[str, float] = field(default_factory=dict)
-    save_every: int = 25
-    seed: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_counts("steps", "batch_size", "new_tokens", "save_every")
+        self.check_counts("steps", "batch_size", "new_tokens", "evaluate_every")
         self.check_counts("draws", least=2)
-        check_names(RewardWeights.__dataclass_fields__, self.rewards, "rewards")
+        check_names(REWARDS, self.rewards, "rewards")
 
-    def run(self, run: Run, folder: Path) -> None:
-        model: Any = run.model
-        model = model.to(run.device).eval()
-        policy = model.model.fetcher.tempering
-        if policy is None:
+    def task(self, run: Run) -> "TemperingTask":
+        return TemperingTask(self, run)
+
+
+class TemperingTask(Task):
+    """The policy of exploration "learned"; all else stays as it is."""
+
+    stage: Tempering
+
+    def __init__(self, stage: Tempering, run: Run) -> None:
+        self.stage, self.model = stage, run.model.eval()
+        self.policy: Any = run.model.model.fetcher.tempering
+        if self.policy is None:
             raise ValueError("stage tempering: expected fetcher_config.learned_exploration: true; got false")
-        model.processor = run.processor
-        records = open_records(self.data, folder=run.root)
+        self.module, run.model.processor = self.policy, run.processor
+        self.records = open_records(stage.data, folder=run.root)
 
-        def losses(step: int) -> Iterator[dict[str, Tensor]]:
-            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
-            rewards, log_p = [], []
-            for number in torch.randint(len(records), (self.batch_size,), generator=generator).tolist():
-                encoding = model.encode_image(records[number].picture)
-                for draw in range(self.draws):
-                    with policy.drawing(generator) as drawn:
-                        rewards.append(self._play(model, encoding, records[number], step * self.draws + draw))
-                    log_p.append(policy.log_probability(drawn))
-            gained = torch.tensor(rewards).view(self.batch_size, self.draws)
-            likely = torch.stack(log_p).view(self.batch_size, self.draws)
-            loss = -(group_advantages(gained).to(likely) * likely).mean()
-            yield {"loss": loss, "reward": gained.mean()}
+    def losses(self, step: int, batch: int) -> dict[str, Tensor]:
+        stage, generator = self.stage, torch.Generator().manual_seed(self.stage.seed * 1_000_003 + step)
+        rewards, log_p = [], []
+        for number in torch.randint(len(self.records), (stage.batch_size,), generator=generator).tolist():
+            encoding = self.model.encode_image(self.records[number].picture)
+            for draw in range(stage.draws):
+                with self.policy.drawing(generator) as drawn:
+                    rewards.append(self._play(encoding, self.records[number], step * stage.draws + draw))
+                log_p.append(self.policy.log_probability(drawn))
+        gained = torch.tensor(rewards).view(stage.batch_size, stage.draws)
+        likely = torch.stack(log_p).view(stage.batch_size, stage.draws)
+        loss = -(group_advantages(gained).to(likely) * likely).mean()
+        return {"loss": loss, "reward": gained.mean()}
 
-        optimizer = adamw([([*policy.parameters()], self.learning_rate)], 0.0, policy)
-        loop = Loop("tempering", policy, optimizer, folder / "tempering", self.steps, 0, self.save_every)
-        loop.run(loop.resume(), losses, dict)
+    def measure(self) -> dict[str, float]:
+        """Nothing: the log has the rewards."""
+        return {}
 
-    def _play(self, model: ArrCocForConditionalGeneration, encoding: ImageEncoding, record: Record, seed: int) -> float:
+    def _play(self, encoding: ImageEncoding, record: Record, seed: int) -> float:
         """The reward of one answer; its draws depend on question and seed."""
         passes: dict[str, Any] = {"num_passes": "auto", "exploration": "learned", "seed": seed}
-        settings: dict[str, Any] = {"do_sample": False, "max_new_tokens": self.new_tokens, "return_fetch": True}
-        settings |= {"budget": self.budget, "history": record.history}
-        answer = model.generate(encoding, record.question, **passes, **settings)
-        weights, budget = RewardWeights(**self.rewards), AUTO_PASSES * answer.passes[0].fetch.budget
-        correctness = answer_correctness(answer.text, record.answers)
-        saved = 1 - answer.fetch.budget / max(1, budget)
-        return weights.correctness * correctness + weights.efficiency * saved + weights.passes / len(answer.passes)
+        settings: dict[str, Any] = {"do_sample": False, "max_new_tokens": self.stage.new_tokens, "return_fetch": True}
+        settings |= {"budget": self.stage.budget, "history": record.history}
+        answer = self.model.generate(encoding, record.question, **passes, **settings)
+        terms = {
+            "correctness": answer_correctness(answer.text, record.answers),
+            "efficiency": 1 - answer.fetch.budget / max(1, AUTO_PASSES * answer.passes[0].fetch.budget),
+            "passes": 1 / len(answer.passes),
+        }
+        return sum({**REWARDS, **self.stage.rewards}[name] * term for name, term in terms.items())

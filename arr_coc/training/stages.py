@@ -1,7 +1,7 @@
 """Stages: the entries of a recipe, their registry, the state that they pass on; and what those with an own loop share.
 
-A stage with an own loop defines a task (a module, its batches, its losses, its measurement); `ScratchStage.run` trains
-it with `Loop`, or resumes a killed run. It does not use transformers' Trainer: the batches come from no data set, one
+A stage with an own loop defines a task (a module, its batches, its losses, its measurement); `Loop` trains it, or
+resumes a killed run. It does not use transformers' Trainer: the batches come from no data set, one
 process trains, and a step has several losses that the task sums.
 """
 
@@ -10,7 +10,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from itertools import count
@@ -19,7 +19,6 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from transformers.utils import logging
 
@@ -120,9 +119,7 @@ def stage_from(spec: Any, defaults: Mapping[str, Any], where: str) -> Stage:
         kind = STAGES[name]
         where += f" ({name})"
         known = [setting.name for setting in fields(kind)]
-        unknown = sorted(map(str, set(settings) - set(known)))
-        if unknown:
-            raise ValueError(f"expected settings among {', '.join(known)}; got {unknown}")
+        check_names(known, settings, "settings")
         return kind(**{**{name: defaults[name] for name in defaults if name in known}, **settings})
     except (ValueError, TypeError, AttributeError) as error:  # the latter: a value of another type than the setting's
         raise ValueError(f"{where}: {error}") from error
@@ -142,47 +139,28 @@ def time_left(seconds: float, done: int, left: int) -> str:
     return f"{seconds / done:.3g} s a step, about {minutes // 60} h {minutes % 60:02} min left"
 
 
-@dataclass
 class Loop:
-    """One stage of training.
+    """Trains a stage's task, or resumes a killed run from the newest checkpoint in `folder`.
 
-    Attributes:
-        module: all that is trained; its state and the optimiser's make a checkpoint.
-        optimizer: of its parameters, see `OPTIMIZERS`.
-        folder: of checkpoints, written at every measurement; a killed run resumes from the newest. Losses and
-            measurements are written beside it, to `*.jsonl`, a line of {"step": ..., name: value} each.
-        steps, warmup: of the schedule.
-        evaluate_every: steps between measurements; there is one before the first step too.
-        bf16: compute in bfloat16 where autocast allows it; weights and optimiser stay in float32.
+    A checkpoint is written at every measurement. Losses and measurements are written beside the folder, to `*.jsonl`, a
+    line of {"step": ..., name: value} each.
     """
 
-    name: str
-    module: nn.Module
-    optimizer: torch.optim.Optimizer
-    folder: Path
-    steps: int
-    warmup: int
-    evaluate_every: int
-    bf16: bool = False
-    schedule: LRScheduler = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.schedule = warmup_cosine(self.optimizer, steps=self.steps, warmup=self.warmup)
+    def __init__(self, stage: "ScratchStage", task: "Task", folder: Path) -> None:
+        self.stage, self.task, self.folder = stage, task, folder
+        self.optimizer = OPTIMIZERS[stage.optimizer](task.groups(), stage.weight_decay, task.module)
+        self.schedule = warmup_cosine(self.optimizer, steps=stage.steps, warmup=min(stage.warmup, stage.steps - 1))
         self._curve: list[dict[str, float]] = []
         self._sums: dict[str, list[float]] = defaultdict(list)
 
-    def resume(self) -> int:
-        """Loads the newest checkpoint and returns its step; 0 where there is none.
-
-        Raises:
-            ValueError: a checkpoint of something else, or damaged checkpoints and none that is whole.
-        """
+    def _resume(self) -> int:
+        """Loads the newest checkpoint and returns its step; 0 where there is none."""
         state = load_state(self.folder)
         if state is None:
             return 0
         try:
             step, self._curve = int(state["step"]), [*state["curve"]]
-            for name, part in self._parts().items() if step < self.steps else [("weights", self.module)]:
+            for name, part in self._parts().items() if step < self.stage.steps else [("weights", self.task.module)]:
                 part.load_state_dict(state[name])
         except (KeyError, TypeError, AttributeError, RuntimeError, ValueError) as error:
             received = " ".join(str(error).split())
@@ -191,54 +169,52 @@ class Loop:
 
     def _parts(self) -> dict[str, Any]:
         """All that a checkpoint holds the state of."""
-        return {"weights": self.module, "optimizer": self.optimizer, "schedule": self.schedule}
+        return {"weights": self.task.module, "optimizer": self.optimizer, "schedule": self.schedule}
 
-    def run(
-        self,
-        first: int,
-        losses: Callable[[int], Iterator[dict[str, Tensor]]],
-        measure: Callable[[], Mapping[str, float]],
-    ) -> None:
-        """Steps `first` to `steps`.
+    def run(self) -> None:
+        """Runs the steps that are left.
 
-        Args:
-            losses: the losses of each part of a step: the sum of "loss" is minimised, the others are logged.
-            measure: measurements on held-out data, by name.
+        Raises:
+            ValueError: a checkpoint of something else, or damaged checkpoints and none that is whole.
         """
-        began = time.monotonic()
+        first, steps = self._resume(), self.stage.steps
+        if first >= steps:
+            return
+        batches, began = prefetched(self.task.pages(first), self.stage.workers), time.monotonic()
         if first == 0:
-            self._measure(0, measure)
-        for step in range(first, self.steps):
-            self._descend(losses(step))
+            self._measure(0)
+        for step in range(first, steps):
+            self._descend(step, batches)
             done = step + 1
-            left = time_left(time.monotonic() - began, done - first, self.steps - done)
+            left = time_left(time.monotonic() - began, done - first, steps - done)
             if done % LOG_EVERY == 0:
                 self._log(done, left)
             elif step == first:
-                logger.info(f"{self.name} step {done}/{self.steps}: {left}")
-            if done % self.evaluate_every == 0 or done == self.steps:
-                self._measure(done, measure)
+                logger.info(f"{self.stage.name} step {done}/{steps}: {left}")
+            if done % self.stage.evaluate_every == 0 or done == steps:
+                self._measure(done)
                 state = {name: part.state_dict() for name, part in self._parts().items()}
                 save_state(self.folder, done, {**state, "curve": self._curve})
 
     def _autocast(self) -> torch.autocast:
-        return torch.autocast(next(self.module.parameters()).device.type, torch.bfloat16, enabled=self.bf16)
+        device = next(self.task.module.parameters()).device
+        return torch.autocast(device.type, torch.bfloat16, enabled=self.stage.bf16)
 
-    def _descend(self, parts: Iterator[dict[str, Tensor]]) -> None:
+    def _descend(self, step: int, batches: Iterator[Any]) -> None:
         """One step of the optimiser; the gradients of the parts are added up."""
         self.optimizer.zero_grad()
         totals: dict[str, float] = defaultdict(float)
-        while True:
+        with self._autocast():
+            parts = self.task.parts(next(batches))
+        for part in parts:
             with self._autocast():
-                values = next(parts, None)
-            if values is None:
-                break
+                values = {name: value / len(parts) for name, value in self.task.losses(step, part).items()}
             values["loss"].backward()
             for name, value in values.items():
                 totals[name] += value.item()
         for name, total in totals.items():
             self._sums[name].append(total)
-        nn.utils.clip_grad_norm_(self.module.parameters(), CLIP)
+        nn.utils.clip_grad_norm_(self.task.module.parameters(), CLIP)
         self.optimizer.step()
         self.schedule.step()
 
@@ -247,13 +223,13 @@ class Loop:
         means = {name: sum(values) / len(values) for name, values in sorted(self._sums.items())}
         self._sums.clear()
         self._append(step, means)
-        logger.info(f"{self.name} step {step}/{self.steps}: {_listed(means)}; {left}")
+        logger.info(f"{self.stage.name} step {step}/{self.stage.steps}: {_listed(means)}; {left}")
 
-    def _measure(self, step: int, measure: Callable[[], Mapping[str, float]]) -> None:
+    def _measure(self, step: int) -> None:
         with self._autocast():
-            scores = measure()
+            scores = self.task.measure()
         self._append(step, {f"held out, {name}": score for name, score in scores.items()})
-        logger.info(f"{self.name} step {step}/{self.steps}, held out: {_listed(scores)}")
+        logger.info(f"{self.stage.name} step {step}/{self.stage.steps}, held out: {_listed(scores)}")
 
     def _append(self, step: int, numbers: Mapping[str, float]) -> None:
         self._curve.append({"step": step, **{name: float(number) for name, number in numbers.items()}})
@@ -288,6 +264,16 @@ class Batches(IterableDataset, ABC, Generic[Batch]):
         """The batch of a step."""
 
 
+class Steps(Batches[int]):
+    """The numbers of the steps, for tasks that draw what a step needs themselves."""
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+
+    def batch(self, step: int) -> int:
+        return step
+
+
 def prefetched(data: Batches[Any], workers: int) -> Iterator[Any]:
     """The batches of `data`, prepared ahead by worker processes; in this process without workers."""
     ahead: dict[str, Any] = {"prefetch_factor": 6, "worker_init_fn": _yield_cores} if workers else {}
@@ -314,9 +300,9 @@ class Task(ABC):
         """Trained parameters, each list with its learning rate."""
         return [(list(self.module.parameters()), self.stage.learning_rate)]
 
-    @abstractmethod
     def pages(self, start: int) -> Batches[Any]:
-        """Endless batches to train on, from that of step `start` on."""
+        """Endless batches to train on, from that of step `start` on; by default the numbers of the steps."""
+        return Steps(start)
 
     def parts(self, batch: Any) -> list[Any]:
         """The parts of a batch whose gradients are computed one after the other, which takes less memory.
@@ -340,7 +326,7 @@ class Task(ABC):
 
 @dataclass(frozen=True)
 class ScratchStage(Stage):
-    """Settings that the stages from scratch share.
+    """Settings that the stages with an own loop share.
 
     Attributes:
         steps: optimiser steps.
@@ -381,22 +367,9 @@ class ScratchStage(Stage):
         """The task, started from the results of the run's earlier stages."""
 
     def run(self, run: Run, folder: Path) -> None:
-        run.model.config.require_embeds_alone(self.name)  # these stages make prompts of embeddings themselves
         torch.manual_seed(self.seed)
         run.model.to(run.device)  # type: ignore[arg-type]  # transformers wraps `to` and loses its types
         task = self.task(run)
-        optimizer = OPTIMIZERS[self.optimizer](task.groups(), self.weight_decay, task.module)
-        schedule = (self.steps, self.warmup, self.evaluate_every)
-        loop = Loop(self.name, task.module, optimizer, folder / self.name, *schedule, self.bf16)
-        first = loop.resume()
-        if first < self.steps:
-            batches = prefetched(task.pages(first), self.workers)
-
-            def losses(step: int) -> Iterator[dict[str, Tensor]]:
-                parts = task.parts(next(batches))
-                for part in parts:
-                    yield {name: value / len(parts) for name, value in task.losses(step, part).items()}
-
-            with eager_attention(run.model.model.language_model) if self.writes_out else nullcontext():
-                loop.run(first, losses, task.measure)
+        with eager_attention(run.model.model.language_model) if self.writes_out else nullcontext():
+            Loop(self, task, folder / self.name).run()
         task.finish(run)

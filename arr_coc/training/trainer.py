@@ -41,7 +41,7 @@ from .losses import (
     summary,
     token_losses,
 )
-from .optimizers import base_model, gradient_norms, parameter_groups
+from .optimizers import base_model, parameter_groups
 from .reinforce import ReinforceSettings, reinforcement_loss
 
 if TYPE_CHECKING:
@@ -179,7 +179,8 @@ class ArrCocTrainer(Trainer):
         draws, known = torch.Generator().manual_seed(seed), self.references[fetch.strategy]
         given: dict[str, Any] = {"fetch": fetch, "encoding": self._encoded(batch), "reference": known}
         reinforcement = reinforcement_loss(self.model, batch, settings, generator=draws, **given)
-        self.averages.add(reinforcement.measures())
+        measures = ("correctness", "entropy", "divergence")
+        self.averages.add({f"reinforcement/{name}": getattr(reinforcement, name) for name in measures})
         return Term(reinforcement.loss * len(fetch.scores), "slots")
 
     def _encoded(self, batch: Mapping[str, Any]) -> ImageEncoding | None:
@@ -250,21 +251,14 @@ class ArrCocTrainer(Trainer):
         std, mean = torch.std_mean(embeddings.weight.detach().float(), correction=0)
         return mean.item(), std.item()
 
-    def _clip_grad_norm(self, model: nn.Module) -> Any:
-        step = self.state.global_step + 1
-        if step % self.state.logging_steps == 0 or step == self.args.max_steps:
-            norms = gradient_norms(model)
-            if not any(norm > 0 for norm in norms.values()):
-                logger.warning(
-                    f"step {step}: no trained part has a gradient, so nothing was learned (losses without what they "
-                    'need, such as boxes; strategy "none"; a budget of 0)'
-                )
-            self.averages.add({f"gradient_norm/{part}": norm for part, norm in norms.items()})
-        return super()._clip_grad_norm(model)
-
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Adds the means of all measurements since the last log to the training log."""
         if "loss" in logs:
+            if logs.get("grad_norm") == 0:
+                logger.warning(
+                    f"step {self.state.global_step}: no trained part has a gradient, so nothing was learned (losses "
+                    'without what they need, such as boxes; strategy "none"; a budget of 0)'
+                )
             logs = {**logs, **self.averages.drain()}
         super().log(logs, start_time)
 

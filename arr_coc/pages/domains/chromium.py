@@ -1,4 +1,4 @@
-"""Headless Chromium, one process for many pages: it renders HTML and returns the places of texts, px of the picture.
+"""Headless Chromium, one process for many pages.
 
 Commands go through a pair of pipes (the DevTools protocol with `--remote-debugging-pipe`). This needs no port and no
 further library, and the browser ends when the process that started it ends.
@@ -18,14 +18,11 @@ import tempfile
 import time
 import weakref
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
-
-from ...modeling.image_processing_arr_coc import Box
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 """Possible names of the installed browser."""
@@ -39,20 +36,6 @@ _FLAGS = shlex.split(
 """Fonts are read from files, and no name is looked up in the network."""
 _PIPES = 'exec "$0" "$@" 3<&0 4>&1 </dev/null >/dev/null'  # the browser reads commands from 3 and answers on 4
 _PATIENCE = 60.0  # timeout of an answer, seconds
-
-_SET_PAGE = Path(__file__).with_name("set_page.js").read_text(encoding="utf-8")
-
-
-@dataclass(frozen=True)
-class PlacedText:
-    """A text as laid out by the browser, px: left and right end of each character's advance cell, y of the top of
-    capital letters and of the baseline, and the box around the ink.
-    """
-
-    text: str
-    edges: tuple[tuple[float, float], ...]
-    capitals: tuple[float, float]
-    ink: Box
 
 
 class Browser:
@@ -71,7 +54,6 @@ class Browser:
         )
         self._end = weakref.finalize(self, _end, self._process, folder, os.getpid())
         self._number, self._unread, self._session = 0, b"", ""
-        self._size = 0
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         self.call("Page.navigate", url=page.as_uri())
@@ -79,27 +61,9 @@ class Browser:
             "new Promise(done => document.readyState == 'complete' ? done() : addEventListener('load', done))"
         )
 
-    def set_page(self, html: str, size: int, least: float) -> list[PlacedText] | None:
-        """Shows a page and measures the texts of its elements with the attribute `data-text`.
-
-        Args:
-            html: content of the element html; lengths are in rem, so that the page can be scaled as a whole.
-            size: side of the window, px.
-            least: the smallest font size of the root, px; the page is scaled down to it until it fits.
-
-        Returns:
-            The texts in the page's order; None if the page does not fit, or the browser rejects a font.
-        """
-        if size != self._size:
-            self.call("Emulation.setDeviceMetricsOverride", width=size, height=size, deviceScaleFactor=1, mobile=False)
-            self._size = size
-        result = self.evaluate(f"({_SET_PAGE})({json.dumps(html)}, {least})")
-        if not result["fits"]:
-            return None
-        return [
-            PlacedText(text["text"], tuple(map(tuple, text["edges"])), tuple(text["capitals"]), tuple(text["ink"]))
-            for text in result["texts"]
-        ]
+    def resize(self, width: int, height: int) -> None:
+        """Makes the window so large, px."""
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
     def screenshot(self) -> Image.Image:
         """The window, RGB."""

@@ -17,13 +17,13 @@ from ..line_questions import by_kind
 from ..page import TextPage
 from ..splits import Split
 from ..wear import wear
-from .domain import Page, register
+from .domain import DOMAINS, Page
 
 WORN = 0.5
 """Share of worn pages."""
 
 
-@register("generated", square=False)
+@DOMAINS.register("generated")
 def draw(rng: np.random.Generator, size: int, split: Split) -> Page:
     """Draws a page of any kind whose longer side is `size` px.
 
@@ -33,7 +33,7 @@ def draw(rng: np.random.Generator, size: int, split: Split) -> Page:
     return _page(rng, size, generating().draw_page(rng, split))
 
 
-@register("question_kinds", square=False)
+@DOMAINS.register("question_kinds")
 def draw_question_kinds(rng: np.random.Generator, size: int, split: Split) -> Page:
     """`draw` with questions of each kind, which are the first ones. Raises the same error."""
     page = generating().draw_page(rng, split)
@@ -53,5 +53,4 @@ def _page(rng: np.random.Generator, size: int, page: TextPage) -> Page:
         return x0, y0, x1, y1
 
     questions = tuple(question.moved(scaled) for question in page.questions)
-    text, layout = "\n".join(line.text for line in page.lines), page.source.removeprefix("generated: ")
-    return Page(image, questions, layout, font="", tags=(("page", page.kind),), text=text)
+    return Page(image, questions, page.source.removeprefix("generated: "), font="", tags=(("page", page.kind),))

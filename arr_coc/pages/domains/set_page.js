@@ -1,4 +1,4 @@
-// Shows a page, scaled down until it fits, and measures its texts: see `Browser.set_page`.
+// Shows a page, scaled down until it fits, and measures its texts: see `browser.set_page`.
 async (html, least) => {
   const root = document.documentElement;
   root.removeAttribute('style');
@@ -26,8 +26,7 @@ async (html, least) => {
     const baseline = cells[0].top + Math.round(capital.fontBoundingBoxAscent);
     return {
       text: node.data,
-      edges: cells.map(cell => [cell.left, cell.right]),
-      capitals: [baseline - capital.actualBoundingBoxAscent, baseline],
+      boxes: cells.map(cell => [cell.left, baseline - capital.actualBoundingBoxAscent, cell.right, baseline]),
       ink: [cells[0].left - first.actualBoundingBoxLeft, baseline - ink.actualBoundingBoxAscent,
             cells.at(-1).left + last.actualBoundingBoxRight, baseline + ink.actualBoundingBoxDescent],
     };

@@ -6,7 +6,7 @@ Each word of a pool belongs to one split: see `arr_coc.pages.splits`.
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -45,79 +45,53 @@ def unheard_name(rng: np.random.Generator, split: Split) -> str:
     return pick(rng, part(UNHEARD_FIELDS, split))
 
 
+KINDS = ("amount", "date", "time", "number", "code", "seat", "name", "city", "company", "phone")
+"""Kinds of values."""
+_WORDS = ("name", "city", "company")
+_TRAINED_KINDS = (*KINDS, *_WORDS * 2)
+"""Kinds of values for training if any kind is possible; with more words, which a model tends to guess."""
+
+
 def _digits(rng: np.random.Generator, length: int) -> str:
     return pick(rng, "123456789") + letters(rng, string.digits, length - 1)
 
 
-def _amount(rng: np.random.Generator, split: Split) -> str:
-    whole = int(_digits(rng, int(rng.choice([1, 2, 3, 4], p=[0.25, 0.4, 0.25, 0.1]))))
-    sign = "$" if rng.random() < 0.35 else ""
-    return f"{sign}{whole:,}.{rng.integers(100):02d}"
+def draw_value(rng: np.random.Generator, kind: str, split: Split) -> str:
+    """A value of one of `KINDS`; words are of the split, in training half of the time made up."""
+    made_up = kind in _WORDS and split == "train" and rng.random() < _MADE_UP
+    match kind:
+        case "amount":
+            whole = int(_digits(rng, int(rng.choice([1, 2, 3, 4], p=[0.25, 0.4, 0.25, 0.1]))))
+            sign = "$" if rng.random() < 0.35 else ""
+            return f"{sign}{whole:,}.{rng.integers(100):02d}"
+        case "date":
+            return f"{rng.integers(1, 32):02d}/{rng.integers(1, 13):02d}/{rng.integers(100):02d}"
+        case "time":
+            return f"{rng.integers(24):02d}:{rng.integers(60):02d}"
+        case "number":
+            length = int(rng.integers(1, 9))
+            return letters(rng, string.digits, length) if length > 2 and rng.random() < 0.15 else _digits(rng, length)
+        case "code":
+            text = letters(rng, string.ascii_uppercase + string.digits, int(rng.integers(3, 7)))
+            if len(text) < 6 and rng.random() < 0.12:
+                cut = int(rng.integers(1, len(text)))
+                text = f"{text[:cut]}-{text[cut:]}"
+            return text
+        case "seat":
+            letter, number = pick(rng, string.ascii_uppercase), str(rng.integers(1, 100))
+            return letter + number if rng.random() < 0.7 else number + letter
+        case "phone":
+            return f"{_digits(rng, int(rng.choice([3, 3, 4])))}-{letters(rng, string.digits, 4)}"
+        case "name" if made_up:
+            return made_up_word(rng)
+        case "name":
+            return pick(rng, part(FIRST_NAMES if rng.random() < 0.6 else LAST_NAMES, split))
+        case "city" if made_up:
+            return " ".join(made_up_word(rng)[:7] for _ in range(1 + int(rng.random() < 0.15)))
+        case "company" if made_up:
+            return f"{made_up_word(rng)[:7]}{pick(rng, (' ', ' & '))}{made_up_word(rng)[:6]}"
+    return pick(rng, part(CITIES if kind == "city" else COMPANIES, split))
 
-
-def _date(rng: np.random.Generator, split: Split) -> str:
-    return f"{rng.integers(1, 32):02d}/{rng.integers(1, 13):02d}/{rng.integers(100):02d}"
-
-
-def _time(rng: np.random.Generator, split: Split) -> str:
-    return f"{rng.integers(24):02d}:{rng.integers(60):02d}"
-
-
-def _number(rng: np.random.Generator, split: Split) -> str:
-    length = int(rng.integers(1, 9))
-    return letters(rng, string.digits, length) if length > 2 and rng.random() < 0.15 else _digits(rng, length)
-
-
-def _code(rng: np.random.Generator, split: Split) -> str:
-    text = letters(rng, string.ascii_uppercase + string.digits, int(rng.integers(3, 7)))
-    if len(text) < 6 and rng.random() < 0.12:
-        cut = int(rng.integers(1, len(text)))
-        text = f"{text[:cut]}-{text[cut:]}"
-    return text
-
-
-def _seat(rng: np.random.Generator, split: Split) -> str:
-    letter, number = pick(rng, string.ascii_uppercase), str(rng.integers(1, 100))
-    return letter + number if rng.random() < 0.7 else number + letter
-
-
-def _name(rng: np.random.Generator, split: Split) -> str:
-    if split == "train" and rng.random() < _MADE_UP:
-        return made_up_word(rng)
-    return pick(rng, part(FIRST_NAMES if rng.random() < 0.6 else LAST_NAMES, split))
-
-
-def _city(rng: np.random.Generator, split: Split) -> str:
-    if split == "train" and rng.random() < _MADE_UP:
-        return " ".join(made_up_word(rng)[:7] for _ in range(1 + int(rng.random() < 0.15)))
-    return pick(rng, part(CITIES, split))
-
-
-def _company(rng: np.random.Generator, split: Split) -> str:
-    if split == "train" and rng.random() < _MADE_UP:
-        return f"{made_up_word(rng)[:7]}{pick(rng, (' ', ' & '))}{made_up_word(rng)[:6]}"
-    return pick(rng, part(COMPANIES, split))
-
-
-def _phone(rng: np.random.Generator, split: Split) -> str:
-    return f"{_digits(rng, int(rng.choice([3, 3, 4])))}-{letters(rng, string.digits, 4)}"
-
-
-KINDS: dict[str, Callable[[np.random.Generator, Split], str]] = {
-    "amount": _amount,
-    "date": _date,
-    "time": _time,
-    "number": _number,
-    "code": _code,
-    "seat": _seat,
-    "name": _name,
-    "city": _city,
-    "company": _company,
-    "phone": _phone,
-}
-KIND_NAMES: tuple[str, ...] = tuple(KINDS)
-_TRAINED_KINDS = (*KIND_NAMES, *("name", "city", "company") * 2)
-"""Kinds of values for training if any kind is possible; with more words, which a model tends to guess."""
 
 _PLAUSIBLE = {name: kinds.split("/") for name, kinds in (item.split("=") for item in WORDS["plausible kinds"])}
 
@@ -126,8 +100,8 @@ def sample_value(rng: np.random.Generator, field: str, *, split: Split) -> str:
     """A value for `field`: half of the time of a plausible kind, else of any kind, so that values cannot be guessed."""
     kinds: Sequence[str] = _PLAUSIBLE.get(field, ["number"])
     if rng.random() >= 0.5:
-        kinds = _TRAINED_KINDS if split == "train" else KIND_NAMES
-    return KINDS[pick(rng, kinds)](rng, split)
+        kinds = _TRAINED_KINDS if split == "train" else KINDS
+    return draw_value(rng, pick(rng, kinds), split)
 
 
 def sample_pairs(

@@ -30,7 +30,6 @@ from arr_coc.modeling.modeling_arr_coc import relevance_loss
 from arr_coc.modeling.scorers import EMPTY, FetchContext
 from arr_coc.pages import generating
 from arr_coc.pages.domains.document import render_document
-from arr_coc.pages.domains.glyphs import Glyph
 from arr_coc.pages.page import ABSENT, Line, Question, TextPage, told_apart
 from arr_coc.pages.question_writer import NOT_THERE
 from arr_coc.pages.splits import Split
@@ -282,33 +281,14 @@ class CropBatches(Batches[Crops]):
 
 SIDES = (400, 720)
 """Least and greatest side of a page, px: its print is then as high as that of a page of 1024 px."""
-_SPACE = 0.22  # of a capital's height: characters of a word stand closer
-
-
-def lines_of(glyphs: Sequence[Glyph]) -> tuple[Line, ...]:
-    """Visible characters, in the order that they were written in, as lines with spaces."""
-    lines: list[tuple[str, list[tuple[float, float, float, float]]]] = []
-    for glyph in glyphs:
-        x0, y0, _, y1 = glyph.box
-        if lines:
-            text, boxes = lines[-1]
-            end, top, bottom = boxes[-1][2], boxes[-1][1], boxes[-1][3]
-            gap, height = x0 - end, bottom - top
-            if abs(y1 - bottom) < 0.1 * height and abs(y0 - top) < 0.1 * height and -0.5 * height < gap < 1.2 * height:
-                if gap > _SPACE * height:
-                    text, boxes = text + " ", [*boxes, (end, top, x0, bottom)]
-                lines[-1] = (text + glyph.char, [*boxes, glyph.box])
-                continue
-        lines.append((glyph.char, [glyph.box]))
-    return tuple(Line(text, np.array(boxes, np.float32)) for text, boxes in lines)
 
 
 @PAGES.register("document")
 def document(rng: np.random.Generator, split: Split) -> TextPage:
     """A square page of fields."""
     side = int(rng.integers(SIDES[0], SIDES[1] + 1))
-    drawn = render_document(rng, size=side, split=split)
-    return TextPage(drawn.image, drawn.image.size, lines_of(drawn.glyphs), kind="document", source=drawn.layout)
+    drawn, _ = render_document(rng, size=side, split=split)
+    return TextPage(drawn.image, drawn.image.size, drawn.lines, kind="document", source=drawn.layout)
 
 
 LISTWISE = 0.3
@@ -370,6 +350,7 @@ class PageReader:
     """Reads pages with a run's model, and makes what scorers see of them."""
 
     def __init__(self, run: Run) -> None:
+        run.model.config.require_embeds_alone("relevance, question_answering")  # prompts are made of embeddings
         tower = run.model.model.vision_tower
         embed = run.model.get_input_embeddings()
         if tower.text_reader is None:

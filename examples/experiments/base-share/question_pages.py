@@ -37,7 +37,7 @@ from arr_coc.pages.question_writer import DETAIL, TWO_PLACES, QuestionWriter
 from arr_coc.pages.splits import Split
 from arr_coc.training.reader.asking import RelevanceStage, RelevanceTask
 from arr_coc.training.reader.language_model import Prompting
-from arr_coc.training.reader.pages import AskedPage, AskedPages, PageReader, Sources, crop, lines_of, square
+from arr_coc.training.reader.pages import AskedPage, AskedPages, PageReader, Sources, crop, square
 from arr_coc.training.reader.targets import page_tokens, pixels, read_without_pixels
 from arr_coc.training.stages import Run
 
@@ -110,9 +110,9 @@ def _sheet(rng: np.random.Generator, split: Split, side: int, source: str) -> Te
     questions, lines = list[Question](), list[Line]()
     image = Image.new("RGB", (side, side), "white")
     for y, x in product(range(0, side, TILE), repeat=2):
-        page = DOMAINS[source].draw(rng, TILE, split)
+        page = DOMAINS[source](rng, TILE, split)
         image.paste(page.image.convert("RGB"), (x, y))
-        lines += [Line(line.text, line.boxes + np.float32([x, y, x, y])) for line in lines_of(page.glyphs)]
+        lines += [Line(line.text, line.boxes + np.float32([x, y, x, y])) for line in page.lines]
         own = [question for question in page.questions if question.kind != ABSENT]
         for question in own:
             boxes, labels = (
