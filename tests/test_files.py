@@ -207,7 +207,7 @@ class held:
         ("stages: [{stage: allocator}]\nseed: [1]", "recipe.yaml: expected a whole number for seed; got [1]"),
         ("stages: [{stage: allocator}]\ndefaults: [a]", "recipe.yaml: expected a mapping for defaults; got ['a']"),
         ("stages: [{stage: [1]}]", "stages[0]: expected the name of a stage; got [1]"),
-        ("stages: [{stage: allocator, 3: 4}]", "stages[0] (allocator): expected settings among "),
+        ("stages: [{stage: allocator, 3: 4}]", "stages[0] (allocator): settings: expected settings among "),
     ],
 )
 def test_a_damaged_recipe_is_one_line(content: str, message: str, cli: Cli, tmp_path: Path) -> None:

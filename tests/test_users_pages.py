@@ -38,8 +38,8 @@ def page(rows: Sequence[Row], face: str = PLAIN, size: int = SIZE) -> Image.Imag
 
 
 def known_to_fail(*names: str) -> Callable[[str], Any]:
-    """Marks the cases that fail with the weights of 2026-11-29, or were not measured with them."""
-    failing = pytest.mark.xfail(reason="not mended, or not measured", strict=False)
+    """Marks the cases that fail with the shipped weights."""
+    failing = pytest.mark.xfail(reason="not mended", strict=False)
     return lambda name: pytest.param(name, marks=failing if name in names else ())
 
 
@@ -76,7 +76,28 @@ def symbols(shipped: Any) -> dict[str, Extracted]:
     return found
 
 
-@pytest.mark.parametrize("name", map(known_to_fail(*SYMBOLS.keys() - {"Budget", "Cost"}), SYMBOLS))
+@pytest.mark.parametrize(
+    "name",
+    [
+        *map(
+            known_to_fail(
+                "Temperature",
+                "Tolerance",
+                "Deviation",
+                "Price",
+                "Area",
+                "Rent",
+                "Deposit",
+                "Length",
+                "Share",
+                "Ratio",
+                "Salary",
+                "Fare",
+            ),
+            SYMBOLS,
+        )
+    ],
+)
 def test_a_symbol_is_read_or_its_number_is_none(symbols: dict[str, Extracted], name: str) -> None:
     """An answer may leave out the sign of a currency before the number."""
     found = symbols[name]
@@ -101,7 +122,26 @@ SCRIPTS = {
 }
 
 
-@pytest.mark.parametrize("script", map(known_to_fail(*SCRIPTS.keys() - {"Chinese", "Japanese"}), SCRIPTS))
+@pytest.mark.parametrize(
+    "script",
+    [
+        *map(
+            known_to_fail(
+                "Russian",
+                "Ukrainian",
+                "Serbian",
+                "Greek",
+                "Greek capitals",
+                "Armenian",
+                "Arabic",
+                "Hebrew",
+                "Hindi",
+                "Korean",
+            ),
+            SCRIPTS,
+        )
+    ],
+)
 def test_another_script_is_unread(shipped: Any, script: str) -> None:
     face, lines = SCRIPTS[script]
     rows = [(line, "") for line in lines.split("|")]
@@ -124,7 +164,9 @@ LATIN = {
 }
 
 
-@pytest.mark.parametrize("language", map(known_to_fail(*LATIN.keys() - {"Croatian", "Azerbaijani"}), LATIN))
+@pytest.mark.parametrize(
+    "language", [*map(known_to_fail("Polish", "Romanian", "Czech", "Vietnamese", "Lithuanian"), LATIN)]
+)
 def test_a_latin_letter_without_a_class_is_read_or_in_doubt(shipped: Any, language: str) -> None:
     rows = [*AROUND[::2], ("Customer", LATIN[language])]
     answer = shipped.generate(page(rows), "What is the Customer?", return_fetch=True)
@@ -148,7 +190,10 @@ SYNONYMS = {
 }
 
 
-@pytest.mark.parametrize("question", map(known_to_fail(*SYNONYMS), SYNONYMS))
+@pytest.mark.parametrize(
+    "question",
+    [*map(known_to_fail("How much has to be paid?", "What is the phone number?", "What is the discount?"), SYNONYMS)],
+)
 def test_a_field_under_another_name(shipped: Any, question: str) -> None:
     fields = [*SYNONYMS.values()]
     at = fields.index(SYNONYMS[question])
@@ -183,7 +228,7 @@ def named(shipped: Any) -> dict[str, Answer]:
     return dict(zip(NAMED, answers, strict=True))
 
 
-@pytest.mark.parametrize("name", map(known_to_fail("invoice_date", "postCode", *[*NAMED][6:]), NAMED))
+@pytest.mark.parametrize("name", [*map(known_to_fail("postCode"), NAMED)])
 def test_a_schemas_field_has_all_of_its_value(named: dict[str, Answer], name: str) -> None:
     assert named[name].text == NAMED[name][1] or named[name].probability < UNSURE, named[name]
 
@@ -204,10 +249,8 @@ DOUBLED = {
     "B0O-881": OTHER,
 }
 
-NOT_READ = ("Judith Jansen", "Willem Otto", "Jill Jolliffe", "GO0D-1LO", "IO1 5SS", "B0O-881")
 
-
-@pytest.mark.parametrize("text", map(known_to_fail(*NOT_READ), DOUBLED))
+@pytest.mark.parametrize("text", [*map(known_to_fail("Willem Otto", "IO1 5SS", "B0O-881"), DOUBLED)])
 def test_letters_are_neither_doubled_nor_exchanged_for_digits(shipped: Any, text: str) -> None:
     image = page([*AROUND[::2], ("Reference", text)], DOUBLED[text])
     answer = shipped.generate(image, "What is the Reference?", return_fetch=True)
@@ -247,7 +290,7 @@ def marked(kind: str, chosen: int) -> Image.Image:
     return image
 
 
-@pytest.mark.parametrize("kind", map(known_to_fail(*KINDS), KINDS))
+@pytest.mark.parametrize("kind", [*map(known_to_fail("switch", "pill", "circled"), KINDS)])
 def test_what_is_ticked_is_answered_or_in_doubt(shipped: Any, kind: str) -> None:
     answers = [
         shipped.generate(marked(kind, chosen), "Which payment is ticked?", return_fetch=True) for chosen in (1, 2)

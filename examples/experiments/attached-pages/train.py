@@ -12,6 +12,7 @@ import argparse
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,8 +22,7 @@ from small_qwen import GRID, POOL, QUESTION, UNIT, WORDS, Page, asked, draw_page
 from torch import Tensor, nn
 
 from arr_coc.pages.splits import Split
-from arr_coc.training.optimizers import MuonWithAdamW
-from arr_coc.training.stages import Loop
+from arr_coc.training.stages import Loop, Task
 
 STAGES = {"language": (400, 1e-3), "tower": (700, 2e-3), "together": (180, 5e-4), "fewer": (300, 1e-3)}
 """Steps and learning rate of the stages."""
@@ -157,24 +157,34 @@ def batch(stage: str, split: Split, size: int, seed: tuple[int, int]) -> tuple[l
     return pages, images, some_tokens(rng, pages, count, beside, base)
 
 
-def train(student: Student, stage: str, steps: int, rate: float, size: int, out: Path, held_out: int) -> None:
-    """Trains or resumes a stage."""
-    weights = [each for name, each in student.named_parameters() if TRAINED[stage] in name]
-    muon, warmup = MuonWithAdamW([(weights, rate)], 0.01, student), min(30, steps - 1)
-    loop = Loop(stage, student, muon, out / stage, steps, warmup, max(1, min(100, steps // 3)), bf16=True)
-    if (first := loop.resume()) == steps:
-        return
-    pages, images, _ = batch(stage, "validation", held_out, (2, 0))
-    every, fewer = (some_tokens(np.random.default_rng(0), pages, count, 1) for count in (GRID**2, GRID**2 // 4))
+class Lesson(Task):
+    """One of the `STAGES`, of `size` pages a step."""
+
+    module: Student
+
+    def __init__(self, student: Student, name: str, steps: int, rate: float, size: int, held_out: int) -> None:
+        self.module, self.size, self.rate = student, size, rate
+        settings: dict[str, Any] = {"optimizer": "muon", "weight_decay": 0.01, "bf16": True, "workers": 0}
+        every = max(1, min(100, steps // 3))
+        self.stage: Any = SimpleNamespace(name=name, steps=steps, warmup=30, evaluate_every=every, **settings)
+        self.pages_seen, self.images, _ = batch(name, "validation", held_out, (2, 0))
+        counts = (GRID**2, GRID**2 // 4)
+        self.kept = [some_tokens(np.random.default_rng(0), self.pages_seen, count, 1) for count in counts]
+
+    def groups(self) -> list[tuple[list[nn.Parameter], float]]:
+        trained = [each for name, each in self.module.named_parameters() if TRAINED[self.stage.name] in name]
+        return [(trained, self.rate)]
+
+    def losses(self, step: int, number: int) -> dict[str, Tensor]:
+        return self.module.losses(self.stage.name, *batch(self.stage.name, "train", self.size, (1, step)))
 
     @torch.no_grad()
-    def measure() -> dict[str, float]:
-        found = student.losses(stage, pages, images, every)
-        if stage == "fewer":
-            found["exact, fewer"] = student.losses(stage, pages, images, fewer)["exact"]
+    def measure(self) -> dict[str, float]:
+        every, fewer = self.kept
+        found = self.module.losses(self.stage.name, self.pages_seen, self.images, every)
+        if self.stage.name == "fewer":
+            found["exact, fewer"] = self.module.losses(self.stage.name, self.pages_seen, self.images, fewer)["exact"]
         return {name: float(value) for name, value in found.items()}
-
-    loop.run(first, lambda step: iter([student.losses(stage, *batch(stage, "train", size, (1, step)))]), measure)
 
 
 def main() -> None:
@@ -191,7 +201,8 @@ def main() -> None:
     torch.manual_seed(0)
     student = Student()
     for (stage, (_, rate)), count in zip(STAGES.items(), args.steps, strict=True):
-        train(student, stage, count, rate, args.batch, args.out, args.held_out)
+        lesson = Lesson(student, stage, count, rate, args.batch, args.held_out)
+        Loop(lesson.stage, lesson, args.out / stage).run()
     student.model.save_pretrained(args.out / "model")
 
 
