@@ -34,7 +34,7 @@ EXTRAS_REQUIRE = {
     "ocr": ["rapidocr>=3.10,<4", "onnxruntime>=1.20"],  # Apache-2.0, the PP-OCR weights in its wheel too; MIT
     "tables": ["openpyxl>=3.1"],  # XLSX of `arr-coc extract`
     "video": ["av>=14.1"],
-    "serve": ["fastapi>=0.115.2", "uvicorn>=0.30", "prometheus-client>=0.20", "jsonschema>=4.26"],
+    "serve": ["fastapi>=0.115.4", "uvicorn>=0.30", "prometheus-client>=0.20", "jsonschema>=4.26"],
     "ray": ["ray[data,serve]>=2.60"],  # beside "serve"; the release that the tests run with; older ones were not tried
     "demo": ["gradio>=6.31"],  # the release that the tests run with; older ones were not tried
     "test": [

@@ -24,7 +24,7 @@ MARKS = (
 )
 """Names of marks, from class 1 on; class 0 is none."""
 _HIGHLIGHT = "[highlight]"
-"""Has words in it: its name begins before it."""
+"""Has words in it: its name begins before the first of them."""
 _UNNAMED = ("[struck]", BAR)
 """Known, so that they are taken for nothing else, and not named: the reader does not read struck-out words, and the
 head sees the edges of wide bars only."""
@@ -106,8 +106,15 @@ def mark_words(marks: Sequence[tuple[str, Box]], text: np.ndarray) -> list[Word]
     words = []
     for name, (x0, y0, x1, y1) in marks:
         if name not in _UNNAMED:
-            x = max(x0 - 0.5 if name == _HIGHLIGHT else (x0 + x1) / 2, 0.0) * CELL_COLUMNS
-            words.append(Word(name, (x,) * len(name), _row_beside(x, (y0 + y1) / 2, text), mark=True))
+            x, y = CELL_COLUMNS * (x0 + x1) / 2, (y0 + y1) / 2
+            if name == _HIGHLIGHT:
+                shown = (
+                    (text[:, 0] < CELL_COLUMNS * x1)
+                    & (text[:, 1] > CELL_COLUMNS * x0)
+                    & (abs(text[:, 2] - y) < _BESIDE)
+                )
+                x = max(min(CELL_COLUMNS * x0, *text[shown, 0]) - CELL_COLUMNS / 2, 0.0)
+            words.append(Word(name, (x,) * len(name), _row_beside(x, y, text), mark=True))
     return words
 
 

@@ -203,7 +203,8 @@ def struck(page: MarkedSheet) -> None:
 @GROUPS.register("highlighted")
 def highlighted(page: MarkedSheet) -> None:
     """Items of which one is highlighted."""
-    pen, reach = page.look(PENS, "highlighters"), page.random.choice((2, 4, 8))
+    random, reach = page.random, page.random.choice((2, 4, 8))
+    pen = tuple(min(shade + random.randint(-14, 14), 255) for shade in page.look(PENS, "highlighters"))
     if sum(page.paper) < 300:
         return  # light print would vanish on it
 
@@ -355,8 +356,8 @@ def _stamp(page: MarkedSheet, box: Box, look: tuple[str, bool, int], ink: Colour
 
 @PAGES.register("marked page")
 def marked_page(maker: PageMaker) -> None:
-    """Groups in random order, as many as there is room for; those that ask for one of their items twice as often."""
+    """Groups in random order, as many as there is room for; more often those that ask for one of their items."""
     page = MarkedSheet(maker)
-    names = [*GROUPS, "ticked", "chosen", "highlighted"]
+    names = [*GROUPS, "colour", *2 * ("ticked", "chosen", "highlighted")]
     for name in page.random.sample(names, len(names)):
         GROUPS[name](page)
