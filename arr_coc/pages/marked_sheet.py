@@ -6,6 +6,7 @@ Sizes, strokes, shapes, palettes and layouts are divided into splits as words an
 from __future__ import annotations
 
 import colorsys
+import math
 from collections.abc import Sequence
 from itertools import product
 from typing import Any, TypeVar
@@ -31,6 +32,15 @@ TICKS: dict[str, Strokes] = {
     "small cross": (((0.27, 0.27), (0.73, 0.73)), ((0.27, 0.73), (0.73, 0.27))),
     "fill": (),
     "inverted tick": (((0.2, 0.5), (0.42, 0.75), (0.82, 0.22)),),
+    "dash": (((0.2, 0.5), (0.8, 0.5)),),
+    "backslash": (((0.1, 0.1), (0.9, 0.9)),),
+    "two slashes": (((0.1, 0.9), (0.6, 0.1)), ((0.4, 0.9), (0.9, 0.1))),
+    "asterisk": (((0.5, 0.1), (0.5, 0.9)), ((0.12, 0.3), (0.88, 0.7)), ((0.12, 0.7), (0.88, 0.3))),
+    "hatch": tuple(((0.08, y + 0.15), (0.92, y - 0.15)) for y in (0.2, 0.35, 0.5, 0.65, 0.8)),
+    "wide tick": (((-0.1, 0.35), (0.35, 0.9), (1.15, 0.1)),),
+    "hook": (((0.2, 0.2), (0.22, 0.75), (0.45, 0.85), (0.85, 0.15)),),
+    "loop": (((0.1, 0.55), (0.35, 0.9), (0.75, 0.2), (0.5, 0.1), (0.4, 0.35), (0.9, 0.75)),),
+    "scrawl": (((0.05, 0.8), (0.25, 0.1), (0.4, 0.9), (0.55, 0.1), (0.7, 0.9), (0.95, 0.2)),),
 }
 """Strokes of ticks by look, in a box of side 1; "fill" and "inverted tick" fill the box."""
 BOXES = ("square", "rounded", "thick", "grey", "double", "faint")
@@ -168,9 +178,14 @@ class MarkedSheet:
     def strokes(self, strokes: Strokes, box: Box, colour: Colour, width: float) -> None:
         """Draws strokes that are given in a box of side 1, as by hand."""
         x0, y0, x1, y1 = box
+        turn, size = self.random.gauss(0, 0.12), self.random.uniform(0.75, 1.15)
+        sine, cosine = size * math.sin(turn), size * math.cos(turn)
         for stroke in strokes:
-            shaken = [(x + self.random.uniform(-0.05, 0.05), y + self.random.uniform(-0.05, 0.05)) for x, y in stroke]
-            points = [(x0 + x * (x1 - x0), y0 + y * (y1 - y0)) for x, y in shaken]
+            points = []
+            for x, y in stroke:
+                x, y = (at - 0.5 + self.random.uniform(-0.05, 0.05) for at in (x, y))
+                x, y = 0.5 + cosine * x - sine * y, 0.5 + sine * x + cosine * y
+                points.append((x0 + x * (x1 - x0), y0 + y * (y1 - y0)))
             self.sheet.line(*points, colour=colour, width=width)
 
     def ask(
