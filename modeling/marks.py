@@ -113,7 +113,7 @@ def mark_words(marks: Sequence[tuple[str, Box]], text: np.ndarray) -> list[Word]
                     & (text[:, 1] > CELL_COLUMNS * x0)
                     & (abs(text[:, 2] - y) < _BESIDE)
                 )
-                x = max(min(CELL_COLUMNS * x0, *text[shown, 0]) - CELL_COLUMNS / 2, 0.0)
+                x = max(min([CELL_COLUMNS * x0, *text[shown, 0]]) - CELL_COLUMNS / 2, 0.0)
             words.append(Word(name, (x,) * len(name), _row_beside(x, y, text), mark=True))
     return words
 
