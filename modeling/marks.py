@@ -29,8 +29,8 @@ _UNNAMED = ("[struck]", BAR)
 """Known, so that they are taken for nothing else, and not named: the reader does not read struck-out words, and the
 head sees the edges of wide bars only."""
 _WIDTH = 48
-_SHOWN, _SURE = 0.7, 0.5
-"""The least probability of any mark in its half patches, and of this one, the mean over them."""
+_SHOWN, _SURE, _SURER = 0.7, 0.5, 0.8
+"""The least probability of any mark in its half patches; of this one, the mean over them; and that of a smaller one."""
 _LEAST, _LARGE = 3, 8
 """Half patches of a mark, at least; and of one that is as large as words."""
 _BESIDE = 1.3
@@ -92,7 +92,7 @@ def _found(chances: Tensor) -> list[tuple[str, Box]]:
         sure, kind = chances[1:, y, x].mean(1).max(0)
         name = MARKS[int(kind)]
         least = _LARGE if name in (_HIGHLIGHT, "[signed]", "[stamp]", *_UNNAMED) else _LEAST
-        if len(y) >= least and float(sure) >= _SURE:
+        if float(sure) >= (_SURE if len(y) >= least else _SURER) and 2 * len(y) >= least:
             box = (float(x.min()), float(y.min()), float(x.max()) + 1, float(y.max()) + 1)
             marks.append((name, box))
     return marks
