@@ -16,8 +16,7 @@ from ..modeling.checks import Registry
 from ..modeling.prompt_format import IMAGE_TOKEN, TURN_END, TURN_START, VISION_END, VISION_START
 from .sources import TensorInfo, WeightsSource
 
-BLOCK_ROWS = 4096
-"""TensorRows per block when a table is read in blocks."""
+BLOCK_ROWS = 4096  # rows per block when a table is read in blocks
 
 
 @dataclass(frozen=True)
@@ -71,10 +70,7 @@ class Mapping:
 
     def take(self, target: str, *names: str, transposed: bool = False) -> None:
         """Maps these published tensors, one after another, to `target`; `transposed` swaps the last two of three axes.
-
-        Raises:
-            ValueError: the checkpoint lacks one of the published tensors.
-        """
+        Raises ValueError: the checkpoint lacks one of the published tensors."""
         shapes = {name: self.source.shape(name) for name in names}
         self.loaded[target] = tuple(TensorRows(self.source, name, 0, shapes[name][0], transposed) for name in names)
 
@@ -169,11 +165,8 @@ _SAVED = "architectures auto_map dtype torch_dtype transformers_version use_cach
 
 
 def inner_config(source: WeightsSource, name: str, model_type: str) -> dict[str, Any]:
-    """The language model's config in the field `name` of a published config.
-
-    Raises:
-        ValueError: the field is missing, or has another model_type.
-    """
+    """The language model's config in the field `name` of a published config. Raises ValueError: the field is missing,
+    or has another model_type."""
     published = source.field(name)
     if not isinstance(published, dict) or published.get("model_type") != model_type:
         expected = f"{name} of model_type {model_type!r} in config.json"

@@ -64,8 +64,7 @@ def _children_first(module: nn.Module) -> list[nn.Module]:
 
 
 CONFIG = "config.json"
-RECORD = "assembly.json"
-"""File with the origin of every part of an assembled checkpoint."""
+RECORD = "assembly.json"  # file with the origin of every part of an assembled checkpoint
 
 
 def write(plan: Plan, out: Path, *, force: bool = False, progress: bool = False) -> Path:
@@ -129,11 +128,8 @@ def _write_shards(plan: Plan, folder: Path, progress: bool) -> None:
 
 
 def read(target: Target, dtype: torch.dtype | None = None) -> Tensor:
-    """Reads a tensor from its published rows; `dtype`: the target's by default.
-
-    Raises:
-        ValueError: a published tensor has values that are not finite.
-    """
+    """Reads a tensor from its published rows; `dtype`: the target's by default. Raises ValueError: a published tensor
+    has values that are not finite."""
     out = torch.empty(target.shape, dtype=dtype or target.dtype)
     flat, at = out.view(-1), 0
     with ExitStack() as stack:

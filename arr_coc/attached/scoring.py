@@ -263,23 +263,16 @@ def between_cells(values: Tensor, prompt: EncodedPrompt) -> Tensor:
     return torch.cat(spread)
 
 
-ALL = "all"
-"""The strategy of an answer with all tokens kept, each in its place, without base tokens."""
+ALL = "all"  # the strategy of an answer with all tokens kept, each in its place, without base tokens
 
 
 @dataclass(kw_only=True)
 class AttachedFetch(FetchResult):
-    """`FetchResult` of one prompt, with views of any shape: indices number the prompt's tokens, over all its views.
+    """`FetchResult` of one prompt, with views of any shape: indices number the prompt's tokens, over all its views."""
 
-    Attributes:
-        places: [N, 3] view, y, x of each token of the prompt.
-        owners: the number of each view's image in the prompt.
-        base: M, the base tokens beside the fetched tokens.
-    """
-
-    places: Tensor
-    owners: tuple[int, ...]
-    base: int
+    places: Tensor  # [N, 3] view, y, x of each token of the prompt
+    owners: tuple[int, ...]  # the number of each view's image in the prompt
+    base: int  # M, the base tokens beside the fetched tokens
 
     @property
     def positions(self) -> Tensor:

@@ -18,18 +18,13 @@ from ..modeling.image_processing_arr_coc import Box
 TextLine = tuple[str, float, float, float, float]
 """A text and its box, x0, y0, x1, y1."""
 
-LEAST_DOCUMENTS = 6
-"""Documents that a label is printed in, at least."""
-LABEL_WORDS, VALUE_WORDS = 4, 7
-"""Most words of each."""
+LEAST_DOCUMENTS = 6  # documents that a label is printed in, at least
+LABEL_WORDS, VALUE_WORDS = 4, 7  # most words of each
 DIVERSE, COMMON = 0.3, 0.35
 """Least number of different values per document of a label; most documents that have the same value, as a share."""
-SUPPORT = 0.3
-"""Share of a label's documents that have a value there, at least, to look for it there (right of it, say)."""
-TYPED = 0.75
-"""Share of a label's values of one type from which on values of other types are left out."""
-STATIC = 0.04
-"""Share of documents from which on a line is taken for a printed part of the form, not for a value."""
+SUPPORT = 0.3  # share of a label's documents that have a value there, at least, to look for it there (right of it, say)
+TYPED = 0.75  # share of a label's values of one type from which on values of other types are left out
+STATIC = 0.04  # share of documents from which on a line is taken for a printed part of the form, not for a value
 
 _CALENDAR = {name.lower() for names in (calendar.day_name, calendar.day_abbr, calendar.month_name) for name in names}
 _NUMBERING = re.compile(r"^\(?\d{1,2}[a-z]?\s?[.),:]\s*(?=[A-Za-z])")

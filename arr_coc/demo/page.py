@@ -256,11 +256,8 @@ class OwnFilesOnly:
 
 
 def run(page: DemoPage, host: str, port: int, ready: Callable[[str], None]) -> None:
-    """Serves a page until the process is interrupted; `ready` is called with its URL when the server is ready.
-
-    Raises:
-        OSError: the port is in use.
-    """
+    """Serves a page until the process is interrupted; `ready` is called with its URL when the server is ready. Raises
+    OSError: the port is in use."""
     theme = gr.themes.Default(primary_hue="blue")
     theme.set(button_primary_background_fill="*primary_700", button_primary_background_fill_hover="*primary_800")
     _, url, _ = page.blocks.launch(

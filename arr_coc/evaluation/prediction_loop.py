@@ -73,8 +73,7 @@ def as_read(arm: Arm, encoding: ImageEncoding, images: Tensor, others: Tensor) -
     return replace(own, page_cache=None, **{name: getattr(other, name) for name in names})
 
 
-MAX_NEW_TOKENS = 32
-"""The most tokens of an answer if the checkpoint's generation config sets no limit."""
+MAX_NEW_TOKENS = 32  # the most tokens of an answer if the checkpoint's generation config sets no limit
 
 
 class Item(NamedTuple):

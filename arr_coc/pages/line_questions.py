@@ -24,8 +24,7 @@ from .page import UNKNOWN, Line, Question, TextPage
 from .question_writer import DETAIL, GIST, SPREAD, TWO_PLACES, QuestionWriter
 from .splits import Split
 
-KINDS = (DETAIL, TWO_PLACES, SPREAD, GIST)
-"""The kinds of questions, from the fewest places to the whole page."""
+KINDS = (DETAIL, TWO_PLACES, SPREAD, GIST)  # the kinds of questions, from the fewest places to the whole page
 
 _AMOUNT = re.compile(r"[$€£]?(\d+(\.\d+)?)%?")
 _EDGES = "()[]{}.,:;!?'\"*"
@@ -263,11 +262,8 @@ class _Asker:
 
 
 def line_questions(random: Random, page: TextPage, split: Split) -> tuple[Question, ...]:
-    """Questions of the four `KINDS` about a page's lines, as many as it allows, in wordings of a split.
-
-    Raises:
-        ValueError: an unknown split.
-    """
+    """Questions of the four `KINDS` about a page's lines, as many as it allows, in wordings of a split. Raises
+    ValueError: an unknown split."""
     return _Asker(random, page, split).ask()
 
 

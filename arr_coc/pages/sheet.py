@@ -190,11 +190,8 @@ class Sheet:
         return tuple(Line(piece.text, piece.boxes) for piece in self.pieces)
 
     def write(self, text: str, x: float, y: float, style: Style, align: str = "left") -> Piece:
-        """Writes one line of text with its left end, middle or right end at x, and its baseline at y.
-
-        Raises:
-            ValueError: the face has none of the characters.
-        """
+        """Writes one line of text with its left end, middle or right end at x, and its baseline at y. Raises
+        ValueError: the face has none of the characters."""
         text = style.printable(text)
         if not text:
             raise ValueError(f"text: expected characters that {style.face.name} has; got none")

@@ -27,19 +27,12 @@ _INKS = ((20, 30, 120), (25, 60, 160), (15, 15, 20), (160, 20, 30), (20, 100, 60
 
 @dataclass
 class WornSheet:
-    """A page under wear: its picture, of constant size, and the movement of its points.
+    """A page under wear: its picture, of constant size, and the movement of its points."""
 
-    Attributes:
-        image: the current picture, mode L while it has no colours (a third of the work), else RGB.
-        unit: height of most capitals, px.
-        matrix: the homography, float64 [3, 3], from the original page.
-        lines: the original text, with UNKNOWN for characters that have become invisible.
-    """
-
-    image: Image.Image
-    unit: float
-    matrix: np.ndarray
-    lines: tuple[Line, ...]
+    image: Image.Image  # the current picture, mode L while it has no colours (a third of the work), else RGB
+    unit: float  # height of most capitals, px
+    matrix: np.ndarray  # the homography, float64 [3, 3], from the original page
+    lines: tuple[Line, ...]  # the original text, with UNKNOWN for characters that have become invisible
 
     @property
     def size(self) -> tuple[int, int]:

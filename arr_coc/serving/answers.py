@@ -176,12 +176,8 @@ def _says(text: str, value: Any) -> bool:
 
 
 def fields_of(schema: Mapping[str, Any]) -> list[SchemaField]:
-    """The fields of an object's JSON schema in order, those of nested objects included.
-
-    Raises:
-        ValueError: no schema, one with lists or with keywords that would not be obeyed, or one with more than
-            `MAX_FIELDS` fields.
-    """
+    """The fields of an object's JSON schema in order, those of nested objects included. Raises ValueError: no schema,
+    one with lists or with keywords that would not be obeyed, or one with more than `MAX_FIELDS` fields."""
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:

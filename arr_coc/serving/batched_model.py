@@ -57,11 +57,8 @@ class TokenRows(nn.Module):
 
     @torch.no_grad()
     def take(self, embeds: Tensor) -> list[int]:
-        """Copies the embeddings [n, D] into free rows and returns their ids.
-
-        Raises:
-            ValueError: fewer than n rows are free.
-        """
+        """Copies the embeddings [n, D] into free rows and returns their ids. Raises ValueError: fewer than n rows are
+        free."""
         with self._lock:
             if len(embeds) > len(self._free):
                 raise ValueError(f"rows: expected at most {len(self._free)} tokens, which are free; got {len(embeds)}")

@@ -251,11 +251,8 @@ class ChatRequest(Strict):
 
     @property
     def most_tokens(self) -> int | None:
-        """The most tokens of the answer, by its new or its old name.
-
-        Raises:
-            ValueError: both names with different numbers.
-        """
+        """The most tokens of the answer, by its new or its old name. Raises ValueError: both names with different
+        numbers."""
         new, old = self.max_completion_tokens, self.max_tokens
         if new is not None and old is not None and new != old:
             raise ValueError(f"max_tokens: expected it alone, or max_completion_tokens; got {old} and {new}")
@@ -263,11 +260,8 @@ class ChatRequest(Strict):
 
     @property
     def answer_schema(self) -> dict[str, Any] | None:
-        """The JSON schema of the answer; None if it is text.
-
-        Raises:
-            ValueError: none in a request for JSON, or logprobs with it.
-        """
+        """The JSON schema of the answer; None if it is text. Raises ValueError: none in a request for JSON, or logprobs
+        with it."""
         if self.response_format is None or self.response_format.type == "text":
             return None
         if self.response_format.json_schema is None:
@@ -285,11 +279,8 @@ class ChatRequest(Strict):
         return strings
 
     def turns(self) -> tuple[list[str], list[Turn], str]:
-        """The sources of the images, the earlier questions and answers, and the question.
-
-        Raises:
-            ValueError: the turns do not alternate from user to user, or there is no image.
-        """
+        """The sources of the images, the earlier questions and answers, and the question. Raises ValueError: the turns
+        do not alternate from user to user, or there is no image."""
         roles = [message.role for message in self.messages]
         if roles != ["user", "assistant"] * (len(roles) // 2) + ["user"]:
             raise ValueError(f"messages: expected user, assistant, ..., user in turn; got {', '.join(roles)[:80]}")

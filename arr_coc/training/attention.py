@@ -23,8 +23,7 @@ from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.fetcher import FetchResult
 from ..modeling.prompt_format import LAYOUTS
 
-WRITTEN_OUT = "arr_coc_written_out"
-"""Name of `written_out` among transformers' attention functions."""
+WRITTEN_OUT = "arr_coc_written_out"  # name of `written_out` among transformers' attention functions
 
 
 def written_out(

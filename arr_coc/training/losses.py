@@ -104,11 +104,8 @@ class Term:
 
 
 def loss_weights(changes: Mapping[str, float]) -> dict[str, float]:
-    """The default weights, with those in `changes` replaced.
-
-    Raises:
-        ValueError: an unknown loss, a negative weight, or no loss with a weight above 0.
-    """
+    """The default weights, with those in `changes` replaced. Raises ValueError: an unknown loss, a negative weight, or
+    no loss with a weight above 0."""
     unknown = sorted(set(changes) - set(WEIGHTS))
     if unknown:
         raise ValueError(f"losses: expected names among {', '.join(WEIGHTS)}; got {', '.join(unknown)}")
@@ -212,8 +209,7 @@ def fetch_measures(output: ArrCocOutput, batch: Mapping[str, Any]) -> dict[str, 
     return {"recall": recall, "fetched": output.fetch.wanted.float()}
 
 
-MEASURES = ("answer", "tokens", "exact", "relevance", "recall", "fetched")
-"""Columns of `item_measures`."""
+MEASURES = ("answer", "tokens", "exact", "relevance", "recall", "fetched")  # columns of `item_measures`
 
 
 def item_measures(output: ArrCocOutput, batch: Mapping[str, Any], *, positive_weight: float) -> Tensor:

@@ -63,8 +63,7 @@ def parameter_groups(
 Groups = list[tuple[list[nn.Parameter], float]]
 """Parameters and their learning rate, of each group."""
 
-BETAS = (0.9, 0.98)
-"""Of AdamW."""
+BETAS = (0.9, 0.98)  # of AdamW
 
 
 def adamw(groups: Groups, weight_decay: float, module: nn.Module) -> Optimizer:
@@ -164,8 +163,7 @@ def _by_decay(groups: Groups, weight_decay: float) -> Iterator[dict[str, Any]]:
 OPTIMIZERS: dict[str, Callable[[Groups, float, nn.Module], Optimizer]] = {"adamw": adamw, "muon": MuonWithAdamW}
 """Makers of an optimiser over groups, with a weight decay, of the parameters of a module."""
 
-FLOOR = 0.02
-"""Share of the learning rate that is left at the end."""
+FLOOR = 0.02  # share of the learning rate that is left at the end
 
 
 def warmup_cosine(optimizer: Optimizer, *, steps: int, warmup: int) -> LRScheduler:

@@ -157,17 +157,11 @@ ENTROPY_FLOOR, ENTROPY_WEIGHT = 1.0, 0.1
 
 @dataclass(frozen=True)
 class ReinforceSettings:
-    """Settings of `reinforcement_loss`.
+    """Settings of `reinforcement_loss`."""
 
-    Attributes:
-        draws: G, sets drawn for each question.
-        normalise: divide advantages by their standard deviation within a question's draws.
-        kl_weight: of the divergence from the starting scorer.
-    """
-
-    draws: int = 8
-    normalise: bool = False
-    kl_weight: float = 0.01
+    draws: int = 8  # G, sets drawn for each question
+    normalise: bool = False  # divide advantages by their standard deviation within a question's draws
+    kl_weight: float = 0.01  # of the divergence from the starting scorer
 
     def __post_init__(self) -> None:
         if self.draws < 2:
@@ -175,31 +169,20 @@ class ReinforceSettings:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> "ReinforceSettings":
-        """Settings by name.
-
-        Raises:
-            ValueError: an unknown setting, or a bad one.
-        """
+        """Settings by name. Raises ValueError: an unknown setting, or a bad one."""
         check_names(cls.__dataclass_fields__, settings, "reinforcement")
         return cls(**settings)
 
 
 @dataclass(frozen=True)
 class Reinforcement:
-    """Loss and measurements of one step of reinforcement.
-
-    Attributes:
-        correctness: [B, G] in 0..1, the rewards.
-        entropy: mean over slots, nats.
-        divergence: mean over slots from the starting scorer, nats; 0 without one.
-        sets: [I, G, K] the patches drawn.
-    """
+    """Loss and measurements of one step of reinforcement."""
 
     loss: Tensor
-    correctness: Tensor
-    entropy: Tensor
-    divergence: Tensor
-    sets: Tensor
+    correctness: Tensor  # [B, G] in 0..1, the rewards
+    entropy: Tensor  # mean over slots, nats
+    divergence: Tensor  # mean over slots from the starting scorer, nats; 0 without one
+    sets: Tensor  # [I, G, K] the patches drawn
 
 
 def one_draw(logits: Tensor, mask: Tensor) -> Categorical:
@@ -264,33 +247,25 @@ def reinforcement_loss(
 @STAGES.register("tempering")
 @dataclass(frozen=True)
 class Tempering(ScratchStage):
-    """Settings of the stage.
-
-    Attributes:
-        data: a source of records, see `open_records`, each about one image.
-        batch_size: B.
-        draws: G.
-        budget: tokens of each pass.
-        new_tokens: the most tokens of an answer, thinking included.
-        rewards: weights that differ from `REWARDS`.
-    """
+    """Settings of the stage."""
 
     name: ClassVar[str] = "tempering"
     writes_out: ClassVar[bool] = False
 
+    # A source of records, see `open_records`, each about one image.
     data: Mapping[str, Any] = field(default_factory=lambda: {"format": "rendered"})
     steps: int = 100
-    batch_size: int = 4
-    draws: int = 4
+    batch_size: int = 4  # B
+    draws: int = 4  # G
     learning_rate: float = 0.02
     weight_decay: float = 0.0
     warmup: int = 0
     evaluate_every: int = 25
     bf16: bool = False
     workers: int = 0
-    budget: int | str = "fast"
-    new_tokens: int = 32
-    rewards: Mapping[str, float] = field(default_factory=dict)
+    budget: int | str = "fast"  # tokens of each pass
+    new_tokens: int = 32  # the most tokens of an answer, thinking included
+    rewards: Mapping[str, float] = field(default_factory=dict)  # weights that differ from `REWARDS`
 
     def __post_init__(self) -> None:
         super().__post_init__()

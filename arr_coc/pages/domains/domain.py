@@ -204,20 +204,14 @@ class Variations:
 
     Each variation has separate random numbers, so it depends neither on the others nor on the page's content.
 
-    Attributes:
-        photo: share of photographed pages.
-        absent: share of questions about absent fields, on pages with fields.
-        unheard: of these, share of questions about fields that no page has.
-        turns: share of questions that are second in a chat, after another one about the page.
-
     Raises:
         ValueError: a share outside 0..1.
     """
 
-    photo: float = 0.0
-    absent: float = 0.0
-    turns: float = 0.0
-    unheard: float = 0.0
+    photo: float = 0.0  # share of photographed pages
+    absent: float = 0.0  # share of questions about absent fields, on pages with fields
+    turns: float = 0.0  # share of questions that are second in a chat, after another one about the page
+    unheard: float = 0.0  # of these, share of questions about fields that no page has
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -226,8 +220,7 @@ class Variations:
                 raise ValueError(f"{field.name}: expected a share from 0 to 1; got {share!r}")
 
 
-AS_DRAWN = Variations()
-"""No variations."""
+AS_DRAWN = Variations()  # no variations
 
 _ENTROPY: dict[Split, tuple[int, ...]] = {"train": (1,), "validation": (2,), "test": ()}
 
