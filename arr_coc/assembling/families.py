@@ -21,7 +21,7 @@ BLOCK_ROWS = 4096  # rows per block when a table is read in blocks
 
 @dataclass(frozen=True)
 class TensorRows:
-    """TensorRows `start` to `stop` (exclusive) along the first axis of a published tensor.
+    """Rows `start` to `stop` (exclusive) along the first axis of a published tensor.
 
     `transposed`: whether the other two axes are swapped.
     """

@@ -85,7 +85,7 @@ def fit(source: WeightsSource, embeddings: TensorRows, tokenizer: Any) -> Tensor
 
 
 def _gather(rows: TensorRows, wanted: Tensor) -> Tensor:
-    """TensorRows `wanted` (ascending) of a table as [W, width] float32, without loading the whole table."""
+    """Rows `wanted` (ascending) of a table as [W, width] float32, without loading the whole table."""
     gathered = torch.empty(len(wanted), rows.info.shape[1])
     for first, block in rows.blocks():
         here = (wanted >= first) & (wanted < first + len(block))
