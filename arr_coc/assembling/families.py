@@ -21,10 +21,8 @@ BLOCK_ROWS = 4096  # rows per block when a table is read in blocks
 
 @dataclass(frozen=True)
 class TensorRows:
-    """Rows `start` to `stop` (exclusive) along the first axis of a published tensor.
-
-    `transposed`: whether the other two axes are swapped.
-    """
+    """Rows `start` to `stop` (exclusive) along the first axis of a published tensor. `transposed`: whether the other
+    two axes are swapped."""
 
     source: WeightsSource
     name: str
@@ -102,19 +100,15 @@ class Mapping:
         return {rows.name for parts in self.loaded.values() for rows in parts}
 
 
-Shapes = dict[str, tuple[int, ...]]
-"""Names and shapes of all tensors of a checkpoint with the planned config."""
+Shapes = dict[str, tuple[int, ...]]  # names and shapes of all tensors of a checkpoint with the planned config
 
 EMBEDDINGS, HEAD = "model.language_model.embed_tokens.weight", "lm_head.weight"
 
 
 @dataclass(frozen=True)
 class PromptTokens:
-    """The tokens and the template of a language model's prompts.
-
-    `needed`: tokens that its tokenizer must have; `added`: tokens that are added if missing; `chat_template`: None for
-    ChatML.
-    """
+    """The tokens and the template of a language model's prompts. `needed`: tokens that its tokenizer must have;
+    `added`: tokens that are added if missing; `chat_template`: None for ChatML."""
 
     image_token: str = IMAGE_TOKEN
     needed: tuple[str, ...] = (TURN_START, TURN_END)
@@ -182,9 +176,7 @@ def as_text_config(published: dict[str, Any], model_type: str) -> dict[str, Any]
 
 def map_decoder(mapping: Mapping, wanted: Shapes, prefix: str = "", decoder: str = "model.") -> None:
     """Maps a decoder-only language model under `prefix`, without single experts, and its vocabulary head unless tied.
-
-    `decoder`: the prefix of its parts after `prefix`.
-    """
+    `decoder`: the prefix of its parts after `prefix`."""
     dotted, held = re.escape(prefix), re.escape(decoder)
     parts = held + r"((?:embed_tokens|norm|layers\.\d+)\.(?!mlp\.experts\.).+)"
     mapping.rename({dotted + parts: r"model.language_model.\1"})

@@ -145,11 +145,8 @@ class Target:
 
 @dataclass
 class Plan:
-    """The plan that `writer.write` carries out and `report` shows.
-
-    `targets`: in the order of the state dict; `shards`: file names and the targets in each; `left_out`: source, name,
-    reason.
-    """
+    """The plan that `writer.write` carries out and `report` shows. `targets`: in the order of the state dict; `shards`:
+    file names and the targets in each; `left_out`: source, name, reason."""
 
     request: Request
     config: ArrCocConfig

@@ -146,10 +146,8 @@ class WeightsSource:
 
 
 class HubSource(WeightsSource):
-    """Published weights on the Hub: files are in huggingface_hub's cache, headers are read without the weights.
-
-    The first file determines the commit of all others.
-    """
+    """Published weights on the Hub: files are in huggingface_hub's cache, headers are read without the weights. The
+    first file determines the commit of all others."""
 
     def __init__(self, repo: str, revision: str | None = None) -> None:
         self.repo, self.revision, self.published_name = repo, revision, repo

@@ -32,9 +32,7 @@ COMPRESSOR, PROJECTION = "model.vision_tower.compressor", "model.vision_tower.sa
 @torch.no_grad()
 def initialise(plan: Plan, model: PreTrainedModel, part: str) -> dict[str, Tensor]:
     """The new tensors of one part (`part_of`) of the model; values depend on the plan's seed and the part alone.
-
-    `model` is on the meta device; the part gets memory for the time of the call.
-    """
+    `model` is on the meta device; the part gets memory for the time of the call."""
     names = [name for name, target in plan.targets.items() if not target.rows and part_of(name) == part]
     root, compressor = model.get_submodule(part), model.get_submodule(COMPRESSOR) if part == PROJECTION else None
     for owner in {name.rpartition(".")[0] for name in names}:

@@ -152,10 +152,8 @@ def _views(
 
 
 def places_of(views: Sequence[View], grids: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor, Tensor]:
-    """View, y, x [N, 3], the box [N, 4] in px and the base token [N] of every token of consecutive views.
-
-    The base tokens of a view form a grid of (rows, cols), which may be empty. -1: no place, no base token.
-    """
+    """View, y, x [N, 3], the box [N, 4] in px and the base token [N] of every token of consecutive views. The base
+    tokens of a view form a grid of (rows, cols), which may be empty. -1: no place, no base token."""
     places, boxes, cells, first = [], [], [], 0
     for number, (view, (rows, cols)) in enumerate(zip(views, grids, strict=True)):
         at = torch.cartesian_prod(torch.arange(view.rows), torch.arange(view.cols))

@@ -245,10 +245,8 @@ class Gemma3(AttachedFamily):
 
 @FAMILIES.register("llava_onevision")
 class LlavaOnevision(AttachedFamily):
-    """An overview, and behind it one grid of all tiles, cut to the image, with a newline behind each row.
-
-    Several images in a prompt have no tiles, and one newline each.
-    """
+    """An overview, and behind it one grid of all tiles, cut to the image, with a newline behind each row. Several
+    images in a prompt have no tiles, and one newline each."""
 
     by_prompt = True
 

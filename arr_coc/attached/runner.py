@@ -189,10 +189,8 @@ class ModelRunner:
         return torch.tensor(ids, dtype=torch.long, device=self.model.device)
 
     def place(self, prompt: EncodedPrompt, plain: PlainPrompt, fetched: Tensor | None) -> PlacedPrompt:
-        """The prompt with base tokens at their view, and fetched tokens behind all base tokens.
-
-        `fetched`: [K] numbers of tokens, ascending; None: all, each in its own place, without base tokens.
-        """
+        """The prompt with base tokens at their view, and fetched tokens behind all base tokens. `fetched`: [K] numbers
+        of tokens, ascending; None: all, each in its own place, without base tokens."""
         tokens, planes = prompt.tokens, prompt.planes
         if tokens is None:
             tokens, planes = self._encode_cells(prompt, fetched)

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 from ..modeling.image_processing_arr_coc import Box
 
-TextLine = tuple[str, float, float, float, float]
-"""A text and its box, x0, y0, x1, y1."""
+TextLine = tuple[str, float, float, float, float]  # A text and its box, x0, y0, x1, y1
 
 LEAST_DOCUMENTS = 6  # documents that a label is printed in, at least
 LABEL_WORDS, VALUE_WORDS = 4, 7  # most words of each
@@ -84,10 +83,8 @@ def _part(line: TextLine, start: int, end: int) -> TextLine:
 
 
 def _prefixes(line: TextLine) -> Iterable[tuple[str, int, int, int]]:
-    """How a line may begin: a possible label in normal form, where it starts and ends, and where the rest begins.
-
-    A label is a whole line, or ends in a colon, or has a number as in "7. Occupation".
-    """
+    """How a line may begin: a possible label in normal form, where it starts and ends, and where the rest begins. A
+    label is a whole line, or ends in a colon, or has a number as in "7. Occupation"."""
     text = line[0]
     numbering = _NUMBERING.match(text)
     start = numbering.end() if numbering else 0
@@ -130,10 +127,8 @@ def _under(lines: Sequence[TextLine], line: TextLine) -> TextLine | None:
 
 
 def mine(pages: Sequence[tuple[str, Sequence[TextLine]]], *, under: bool = True) -> list[list[MinedField]]:
-    """The fields of pages of one kind (document, lines); of a label that is on a page twice none.
-
-    `under`: whether values may stand under their labels.
-    """
+    """The fields of pages of one kind (document, lines); of a label that is on a page twice none. `under`: whether
+    values may stand under their labels."""
     # The documents of each line, and of each beginning of a line, in normal form.
     lines_in, begins_in = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
     for group, lines in pages:

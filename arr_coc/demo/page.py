@@ -28,8 +28,7 @@ IDLE = 3600  # seconds after which a visitor's image is forgotten, and files are
 TO_ANSWERS = "() => { if (innerWidth < 700) document.getElementById('answers').scrollIntoView() }"
 """Scrolls to the answers if they are below the questions."""
 
-Updates = dict[Any, Any]
-"""New values by part of the page."""
+Updates = dict[Any, Any]  # new values by part of the page
 
 
 @dataclass(frozen=True)

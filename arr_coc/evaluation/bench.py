@@ -33,8 +33,7 @@ from .statistics import Interval, mean_of_intervals, score_interval
 MATCHES = {"": "caseless_match", "alnum": "alnum_match", "relaxed": "relaxed_accuracy"}
 """Maps the `match` of a record to the metric that decides whether an answer is right."""
 
-Bench = Mapping[str, Sequence[Record]]
-"""The questions of each source, by the name of its folder."""
+Bench = Mapping[str, Sequence[Record]]  # the questions of each source, by the name of its folder
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,7 @@ NO_VERDICT = "NO VERDICT"  # the decision if there are too few images
 Comparison = Mapping[str, Any]
 """A comparison of two arms: {"difference": {"value", "low", "high"} in shares, "significant": bool, ...}."""
 
-Compare = Callable[[str, str], Comparison]
-"""Names of two arms -> their comparison."""
+Compare = Callable[[str, str], Comparison]  # names of two arms -> their comparison
 
 SMALLEST_DIFFERENCE = 2.0  # the smallest useful difference, points; the default of `by` for `not_above`
 

@@ -226,9 +226,7 @@ TINY = 1e-6  # numbers that differ by no more than this are equal up to rounding
 # `cdpruner_unturned` besides `cdpruner`.
 def relevance(patches: Tensor, text: Tensor, *, turned: bool = True) -> Tensor:
     """[n] in 0..1: mean cosine of patches [n, D] to the question's tokens [L, D], scaled by its minimum and maximum.
-
-    `turned`: flips the sign, so that the least similar patch is the most relevant. No relevance is 0.
-    """
+    `turned`: flips the sign, so that the least similar patch is the most relevant. No relevance is 0."""
     cosine = (F.normalize(patches.float(), dim=-1) @ F.normalize(text.float(), dim=-1).T).mean(-1)
     relevant = -cosine if turned else cosine
     low, high = relevant.min(), relevant.max()

@@ -98,10 +98,8 @@ def right_source(said: Prediction, record: Record) -> tuple[float, float]:
 
 
 def recall(said: Prediction, record: Record, patch_size: int) -> float:
-    """Fetched share of what the record's boxes cover: of patches for a single view, else of the boxes' area.
-
-    If several sources have the answer, that of the best source. NaN without boxes.
-    """
+    """Fetched share of what the record's boxes cover: of patches for a single view, else of the boxes' area. If several
+    sources have the answer, that of the best source. NaN without boxes."""
     if not record.boxes:
         return float("nan")
     if not said.over_views:
@@ -307,10 +305,8 @@ def score_arm(arm: Arm, rows: Sequence[Sequence[Prediction]], items: Items, metr
 
 
 def compare(first: Scored, second: Scored) -> dict[str, Any]:
-    """Paired difference of two arms (means over their runs), with p by sign flips of whole images.
-
-    `gained` and `lost`: the questions on which the first arm scores higher and lower.
-    """
+    """Paired difference of two arms (means over their runs), with p by sign flips of whole images. `gained` and `lost`:
+    the questions on which the first arm scores higher and lower."""
     ours, theirs, images = first.mean_scores, second.mean_scores, first.images
     difference, p = paired_difference(ours, theirs, groups=images), sign_flip(ours, theirs, groups=images)
     return {

@@ -21,8 +21,7 @@ FEWEST_IMAGES = 20  # with fewer images nothing is significant and no verdict is
 
 ROUNDING = 1e-9  # A smaller spread is rounding error: 0.9 - 0.3, summed in two ways, is not always the same number
 
-Values = Sequence[float] | np.ndarray
-"""Scores of items."""
+Values = Sequence[float] | np.ndarray  # scores of items
 
 Groups = Sequence[int] | np.ndarray | None
 """The group of each item, as of questions about one image; groups are drawn as a whole. None: each is a group."""

@@ -168,9 +168,7 @@ def score_fetchers(
     model: ArrCocForConditionalGeneration, records: Sequence[Record], fetchers: Mapping[str, RunningBackFetcher]
 ) -> dict[str, Scored]:
     """The configured model's answers and exact matches with each fetcher in place of its own, question by question.
-
-    Every image is drawn and encoded once for all fetchers. Errors are those of `evaluate`.
-    """
+    Every image is drawn and encoded once for all fetchers. Errors are those of `evaluate`."""
     choices = FetchChoices(model.config.fetcher_config.strategy)
     _check_sizes(records, list(fetchers), 1)
     arms = [replace(_arm(model, name, choices), fetcher=fetcher) for name, fetcher in fetchers.items()]

@@ -269,9 +269,7 @@ def line_questions(random: Random, page: TextPage, split: Split) -> tuple[Questi
 
 def by_kind(random: Random, page: TextPage, split: Split) -> tuple[Question, ...]:
     """The page's own questions of the four `KINDS` and its `line_questions`, in random order, the kinds in turn.
-
-    Arguments and errors are those of `line_questions`; a page that allows no such question keeps its own ones.
-    """
+    Arguments and errors are those of `line_questions`; a page that allows no such question keeps its own ones."""
     asked = [question for question in page.questions if question.kind in KINDS]
     asked += line_questions(random, page, split)
     random.shuffle(asked)

@@ -87,10 +87,8 @@ def plain(text: str) -> str:
 
 
 def told_apart(pages: Sequence[TextPage]) -> Iterator[tuple[int, Question]]:
-    """The questions that only one of some pages can answer, with the number of the page.
-
-    The words by which a question names its field are on no other page together, and its answer is on no other page.
-    """
+    """The questions that only one of some pages can answer, with the number of the page. The words by which a question
+    names its field are on no other page together, and its answer is on no other page."""
     texts = [plain(" ".join(line.text for line in page.lines)) for page in pages]
     for number, page in enumerate(pages):
         others = [text for other, text in enumerate(texts) if other != number]

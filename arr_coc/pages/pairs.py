@@ -80,10 +80,8 @@ class PairWriter:
         tall: float = 5.0,
         empty: float = 0.0,
     ) -> float:
-        """Writes fields in rows of columns whose top is at y; returns their bottom.
-
-        Rows end where `tall` em might not fit above `bottom`; a share `empty` of the fields has no value.
-        """
+        """Writes fields in rows of columns whose top is at y; returns their bottom. Rows end where `tall` em might not
+        fit above `bottom`; a share `empty` of the fields has no value."""
         look, size = self.look, self.look.value.size
         gap = 0 if look.mode in ("boxed above", "boxed left") else size * 1.2
         room = (width - gap * (look.columns - 1)) / look.columns

@@ -207,10 +207,8 @@ class Sheet:
     def paragraph(
         self, text: str, x: float, y: float, width: float, style: Style, leading: float = 1.3, align: str = "left"
     ) -> tuple[list[Piece], float]:
-        """Writes lines of at most `width` px from the baseline y on; returns them and the next baseline.
-
-        A text with a wider word is written smaller.
-        """
+        """Writes lines of at most `width` px from the baseline y on; returns them and the next baseline. A text with a
+        wider word is written smaller."""
         longest = max((style.width(word) for word in style.printable(text).split()), default=0.0)
         if longest > width > 0:
             factor = max(width / longest, 0.4)

@@ -195,10 +195,8 @@ def _invert(rng: np.random.Generator, sheet: WornSheet) -> None:
 
 @_kind("ruled", 3.0)
 def _rule(rng: np.random.Generator, sheet: WornSheet) -> None:
-    """Rules of forms: lines under or through the feet of text, boxes around it, and hatched bands behind it.
-
-    A rule may touch the text and reach beyond it, as where a form is filled in by a typewriter.
-    """
+    """Rules of forms: lines under or through the feet of text, boxes around it, and hatched bands behind it. A rule may
+    touch the text and reach beyond it, as where a form is filled in by a typewriter."""
     sheet.image = sheet.image.convert("RGB")
     draw, share = ImageDraw.Draw(sheet.image), rng.uniform(0.2, 0.9)
     ink = _INKS[int(rng.integers(len(_INKS)))] if rng.random() < 0.2 else (int(rng.integers(0, 110)),) * 3

@@ -23,10 +23,8 @@ UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # the tokenizer's text for a character
 
 
 class AnswerText:
-    """The text of one answer as `generate` returns it, cut before the first of the stop strings.
-
-    `stopped`: whether a stop string was found.
-    """
+    """The text of one answer as `generate` returns it, cut before the first of the stop strings. `stopped`: whether a
+    stop string was found."""
 
     def __init__(self, tokenizer: Any, stop: Sequence[str] = ()) -> None:
         self.tokenizer, self.stop = tokenizer, tuple(stop)

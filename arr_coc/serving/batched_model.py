@@ -32,11 +32,8 @@ LARGEST_ID = 2**31 - 1  # the largest id: engines keep ids in 32 bits
 
 
 class TokenRows(nn.Module):
-    """A pool of `capacity` rows [D]; row r has the ids V + r, V + r + capacity, ... in turn.
-
-    An id is reused after `LARGEST_ID - V` others, when no cache holds its first use. `embedding`: the language
-    model's, for ids below V.
-    """
+    """A pool of `capacity` rows [D]; row r has the ids V + r, V + r + capacity, ... in turn. An id is reused after
+    `LARGEST_ID - V` others, when no cache holds its first use. `embedding`: the language model's, for ids below V."""
 
     rows: Tensor
 

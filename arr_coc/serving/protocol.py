@@ -55,10 +55,8 @@ Place = tuple[str | int, ...]
 
 
 def invalid_field(errors: Sequence[Mapping[str, Any]], body: Any) -> tuple[str | None, str]:
-    """The field that pydantic refused first, None for the whole body; and the error in one line.
-
-    `errors`: pydantic's, in order; their places start with "body".
-    """
+    """The field that pydantic refused first, None for the whole body; and the error in one line. `errors`: pydantic's,
+    in order; their places start with "body"."""
     placed = [(_place(error, body), error) for error in errors]
     first = placed[0][0]
     # Where a field has several forms, pydantic tries them all: the one that came furthest was meant.
@@ -136,10 +134,8 @@ class TextPart(Strict):
 
 
 class ImageURL(Strict):
-    """The source of an image: a data: or http(s) URL, or "encoding:" and the handle of an earlier encoding.
-
-    `detail` has no effect: the budget says how much of an image is read.
-    """
+    """The source of an image: a data: or http(s) URL, or "encoding:" and the handle of an earlier encoding. `detail`
+    has no effect: the budget says how much of an image is read."""
 
     url: str
     detail: Literal["auto", "low", "high", "original"] | None = None

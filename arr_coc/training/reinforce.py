@@ -61,10 +61,8 @@ def draw_orders(logits: Tensor, count: int, *, mask: Tensor | None = None, gener
 
 
 def draw_log_probability(logits: Tensor, drawn: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Log-probability of drawing these patches in this order: logits [..., N], drawn [..., K] -> [...].
-
-    Drawn patches outside `mask` [..., N] only fill up (see `draw_orders`) and count as certain.
-    """
+    """Log-probability of drawing these patches in this order: logits [..., N], drawn [..., K] -> [...]. Drawn patches
+    outside `mask` [..., N] only fill up (see `draw_orders`) and count as certain."""
     logits = logits.float() if mask is None else torch.where(mask, logits.float(), _EXCLUDED)
     others = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, drawn, True)
     rest = logits.masked_fill(others, _EXCLUDED).logsumexp(-1, keepdim=True)
@@ -85,10 +83,8 @@ def answer_correctness(text: str, answers: Sequence[str]) -> float:
 
 
 def group_advantages(rewards: Tensor, *, normalise: bool = False) -> Tensor:
-    """Rewards [B, G] less the mean of the same question's other draws (leave-one-out).
-
-    `normalise`: divided by the standard deviation within the group; zero if all rewards are equal.
-    """
+    """Rewards [B, G] less the mean of the same question's other draws (leave-one-out). `normalise`: divided by the
+    standard deviation within the group; zero if all rewards are equal."""
     draws = rewards.shape[1]
     advantages = (rewards - rewards.mean(1, keepdim=True)) * draws / (draws - 1)
     if normalise:
@@ -186,10 +182,8 @@ class Reinforcement:
 
 
 def one_draw(logits: Tensor, mask: Tensor) -> Categorical:
-    """The distribution of a single draw from logits [I, N] over the patches in `mask`.
-
-    Its divergence has a closed form; that of whole sets has none, and its estimate from a few sets is mostly noise.
-    """
+    """The distribution of a single draw from logits [I, N] over the patches in `mask`. Its divergence has a closed
+    form; that of whole sets has none, and its estimate from a few sets is mostly noise."""
     return Categorical(logits=logits.float().masked_fill(~mask, torch.finfo(torch.float32).min), validate_args=False)
 
 

@@ -294,10 +294,8 @@ class Task(ABC):
         return Steps(start)
 
     def parts(self, batch: Any) -> list[Any]:
-        """The parts of a batch whose gradients are computed one after the other, which takes less memory.
-
-        It is called once a step, before `losses`.
-        """
+        """The parts of a batch whose gradients are computed one after the other, which takes less memory. It is called
+        once a step, before `losses`."""
         return [batch]
 
     @abstractmethod

@@ -75,10 +75,8 @@ _QUALITY = (40, 90)  # of JPEG
 
 
 def photograph(rng: np.random.Generator, page: Page) -> Page:
-    """A photograph of a square page, of the same size, with the boxes of questions and characters mapped.
-
-    Boxes are axis-aligned around the mapped corners, clipped to the picture.
-    """
+    """A photograph of a square page, of the same size, with the boxes of questions and characters mapped. Boxes are
+    axis-aligned around the mapped corners, clipped to the picture."""
     size = page.image.width
     matrix, picture = _view(rng, size), _ground(rng, size)
     # The page, without its outermost pixels so that its edge is smooth, over the ground.
@@ -183,10 +181,8 @@ def with_absent(rng: np.random.Generator, page: Page, share: float, split: Split
 
 
 def missing_fields(fields: Sequence[str], lines: Sequence[Line]) -> list[str]:
-    """The fields that a page with these lines does not show.
-
-    A field counts as shown if its name is anywhere, also in a word, as a subtotal could be an answer for the total.
-    """
+    """The fields that a page with these lines does not show. A field counts as shown if its name is anywhere, also in a
+    word, as a subtotal could be an answer for the total."""
     shown = "".join(line.text for line in lines).lower().replace(" ", "")
     return [field for field in fields if field.lower().replace(" ", "") not in shown]
 

@@ -71,8 +71,7 @@ class AskingTask(Task):
 
     stage: AskingStage
     run: Run
-    salt: ClassVar[tuple[int, ...]] = ()
-    """Tells the pages of a task from those of others with the stage's seed."""
+    salt: ClassVar[tuple[int, ...]] = ()  # tells the pages of a task from those of others with the stage's seed
 
     @abstractmethod
     def asks(self, question: Question) -> bool:

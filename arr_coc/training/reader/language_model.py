@@ -141,10 +141,8 @@ class PackedPage:
         prompting: Prompting,
         foremost: Sequence[Sequence[PackedToken]] | None = None,
     ) -> None:
-        """Adds questions and their answers, each behind the page as if it were the only one.
-
-        `foremost`: for each the fetched tokens that come once more, right before it.
-        """
+        """Adds questions and their answers, each behind the page as if it were the only one. `foremost`: for each the
+        fetched tokens that come once more, right before it."""
         end = len(self.tokens)
         for number, question in enumerate(questions):
             before, answer = prompting.question(question.text), prompting.answer(question.answers[0])
@@ -176,10 +174,8 @@ def stacked(pages: Sequence[PackedPage]) -> PackedQuestions:
 
 
 def seen(batch: PackedQuestions, dtype: torch.dtype = torch.float32) -> Tensor:
-    """[P, 1, S, S] the additive attention mask: a token sees those before it on the page and in its own question.
-
-    It is not a bool mask, because eager attention adds masks of any type to its scores.
-    """
+    """[P, 1, S, S] the additive attention mask: a token sees those before it on the page and in its own question. It is
+    not a bool mask, because eager attention adds masks of any type to its scores."""
     question, length = batch.question, batch.ids.shape[1]
     causal = torch.ones(length, length, dtype=torch.bool, device=question.device).tril()
     own = (question[:, :, None] == question[:, None]) | (question[:, None] == -1)
@@ -217,10 +213,8 @@ class AdaptedModel:
         self.adapter = nn.ParameterList(each for each in self.model.parameters() if each.requires_grad)
 
     def answers(self, embeds: Tensor, batch: PackedQuestions) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits [t, V] of all tokens of answers, the tokens [t], and the number of each one's question [t].
-
-        The batch's embeddings are [P, S, D].
-        """
+        """Logits [t, V] of all tokens of answers, the tokens [t], and the number of each one's question [t]. The
+        batch's embeddings are [P, S, D]."""
         written_out = self.model.config._attn_implementation == WRITTEN_OUT
         hidden = self.model(
             inputs_embeds=embeds.to(self.dtype),

@@ -67,8 +67,7 @@ def jumble(rng: np.random.Generator, split: Split) -> TextPage:
     return generating("jumble").jumble(rng, split)
 
 
-Heights = tuple[float, float]
-"""Of the smallest and the largest print on crops: that of a line's characters, px."""
+Heights = tuple[float, float]  # of the smallest and the largest print on crops: that of a line's characters, px
 
 
 BLANK = (127, 127, 127)  # colour beyond a page's edges
@@ -228,10 +227,8 @@ POOL_SEED = 17  # tells the seeds of pages from those of batches
 
 @dataclass(eq=False)
 class CropBatches(Batches[Crops]):
-    """Endless batches of crops, a function of (seed, step).
-
-    Pages take longer to draw than crops to cut, so a page stays in a pool for some steps.
-    """
+    """Endless batches of crops, a function of (seed, step). Pages take longer to draw than crops to cut, so a page
+    stays in a pool for some steps."""
 
     sources: Sources  # of pages
     seed: tuple[int, ...]  # of everything that is drawn
@@ -419,10 +416,8 @@ class AskedPages(Batches[list[AskedPage]]):
         )
 
     def _elsewhere(self, rng: np.random.Generator, page: TextPage) -> list[Question]:
-        """Questions about another page of the kind, as questions about fields that this page has not.
-
-        Real pages have none: words of the question alone do not tell whether a page names the field in other ones.
-        """
+        """Questions about another page of the kind, as questions about fields that this page has not. Real pages have
+        none: words of the question alone do not tell whether a page names the field in other ones."""
         if page.kind not in generating().KINDS:
             return []
         other = generating().layout_page(rng, self.sources.split, page.kind)

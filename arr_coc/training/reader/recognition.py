@@ -84,10 +84,8 @@ def _extents(text: Print, tall: int, wide: int) -> _Extents:
 
 
 def _columns(stem: Tensor, words: _Extents, reader: TextReader) -> Tensor:
-    """Logits [t, classes] of the columns of all words, one word after the other.
-
-    The features [B, C, R, R] of the stem are averaged over the half rows of each word, as `TextReader.words` does.
-    """
+    """Logits [t, classes] of the columns of all words, one word after the other. The features [B, C, R, R] of the stem
+    are averaged over the half rows of each word, as `TextReader.words` does."""
     tall = stem.shape[2]
     first = words.column // CELL_COLUMNS
     cells = (words.column + words.columns - 1) // CELL_COLUMNS - first + 1
