@@ -86,10 +86,8 @@ def linear_layers(model: nn.Module, part: str) -> list[str]:
 
 
 def _plain_linear(module: nn.Module, place: str = "") -> Iterator[str]:
-    """Names of `nn.Linear` layers as without adapters: PEFT's layers have the name of the layer that they wrap.
-
-    Copies that PEFT trains (`modules_to_save`) are left out.
-    """
+    """Names of `nn.Linear` layers as without adapters: PEFT's layers have the name of the layer that they wrap. Copies
+    that PEFT trains (`modules_to_save`) are left out."""
     if hasattr(module, "modules_to_save") and hasattr(module, "original_module"):
         return
     wrapped = getattr(module, "get_base_layer", None)

@@ -232,10 +232,7 @@ def replace_folder(beside: Path, out: Path) -> None:
 
 def _recover(out: Path) -> None:
     """Repairs the remains of a process that was killed while it replaced `out`: puts the old content back, or deletes
-    it.
-
-    The new content may be complete, too, but only the killed process could know.
-    """
+    it. The new content may be complete, too, but only the killed process could know."""
     old = _beside(out, "old")
     if old.is_dir() and not out.exists():
         os.replace(old, out)
@@ -313,10 +310,8 @@ def _as_read(hint: Any) -> Any:
 
 
 def fault_of_input(error: Exception) -> str | None:
-    """One line for an error in a request, a file or a disk; None for a bug.
-
-    This package raises ValueError and OSError for them. The other types are those of libraries for damaged files.
-    """
+    """One line for an error in a request, a file or a disk; None for a bug. This package raises ValueError and OSError
+    for them. The other types are those of libraries for damaged files."""
     from huggingface_hub.errors import StrictDataclassError
 
     kinds = (ValueError, OSError, SafetensorError, StrictDataclassError, zipfile.BadZipFile, pickle.UnpicklingError)

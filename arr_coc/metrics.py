@@ -201,10 +201,8 @@ def edit_distance(first: str, second: str) -> int:
 
 @_metric("relaxed_accuracy", "relaxed accuracy")
 def relaxed_accuracy(text: str, answers: Iterable[str]) -> bool:
-    """Whether a number is within `RELAXED_TOLERANCE` of an answer, or a text equals one except for case (ChartQA).
-
-    A target of 0 is compared as text, as in the reference code; "12%" is 0.12.
-    """
+    """Whether a number is within `RELAXED_TOLERANCE` of an answer, or a text equals one except for case (ChartQA). A
+    target of 0 is compared as text, as in the reference code; "12%" is 0.12."""
     return any(_nearly(text, answer) for answer in answers)
 
 
@@ -224,10 +222,8 @@ def _number(text: str) -> float | None:
 
 @_metric("token_f1", "token F1")
 def token_f1(text: str, answers: Iterable[str]) -> float:
-    """Harmonic mean of precision and recall of words, for the best answer (SQuAD 2.0, Rajpurkar et al. 2018).
-
-    It ignores case, ASCII punctuation and articles; if nothing is left of either, both must be empty.
-    """
+    """Harmonic mean of precision and recall of words, for the best answer (SQuAD 2.0, Rajpurkar et al. 2018). It
+    ignores case, ASCII punctuation and articles; if nothing is left of either, both must be empty."""
     return max(_f1(_words(text), _words(answer)) for answer in answers)
 
 

@@ -371,10 +371,8 @@ def question_inputs(
 def stage_statistics(
     model: ArrCocForConditionalGeneration, *, budget: int | str | None = None, image_size: int | None = None
 ) -> dict[str, Statistics]:
-    """What `probes` see of `generated_image` (side `image_size` px) and one question.
-
-    Strategy "oracle" has no boxes here, so "saliency" replaces it.
-    """
+    """What `probes` see of `generated_image` (side `image_size` px) and one question. Strategy "oracle" has no boxes
+    here, so "saliency" replaces it."""
     strategy = model.config.fetcher_config.strategy
     strategy = "saliency" if strategy == "oracle" else strategy
     inputs = question_inputs(model, strategy=strategy, budget=budget, image_size=image_size)

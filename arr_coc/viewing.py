@@ -127,9 +127,7 @@ def heat(relevance: np.ndarray) -> np.ndarray:
 
 def _lines(boxes: Sequence[tuple[int, ...]], side: int, cell: int, placed: Placement, *, grid: bool) -> Image.Image:
     """The base grid, faint, and an outline around the fetched patches, as a layer over the image inside the square.
-
-    `boxes`: x0, y0, x1, y1 of each token in px of the square; `grid`: whether there are base tokens.
-    """
+    `boxes`: x0, y0, x1, y1 of each token in px of the square; `grid`: whether there are base tokens."""
     layer = Image.new("RGBA", (cell * side,) * 2)
     draw = ImageDraw.Draw(layer)
     for at in range(COMPRESSION * cell, side * cell, COMPRESSION * cell) if grid else ():

@@ -34,9 +34,8 @@ class Budgets:
     """The number of fetched tokens of each item of a batch."""
 
     counts: Tensor  # [B] int64
-    survival: (
-        Tensor  # [B, K] float32, the probability that the token of rank r is fetched, P(count > r); differentiable
-    )
+    # [B, K] float32, the probability that the token of rank r is fetched, P(count > r); differentiable.
+    survival: Tensor
     expected: Tensor  # [B] float32, the expected count; differentiable
     tier_logits: Tensor | None = None  # [B, T] of the classifier
 
@@ -165,10 +164,8 @@ class _Tree:
         return cls(torch.where(real, values, 0.0), real, padding, side)
 
     def fill(self, worth: Tensor, levels: Tensor, count: int) -> Allocation:
-        """The `count` regions of the highest worth, and padding if there are fewer.
-
-        `worth`: [B, M, 4, 4] on the first patch of each possible region, -inf elsewhere; `levels`: int64 alike.
-        """
+        """The `count` regions of the highest worth, and padding if there are fewer. `worth`: [B, M, 4, 4] on the first
+        patch of each possible region, -inf elsewhere; `levels`: int64 alike."""
         free = self.padding & worth.isneginf()
         worth = worth.masked_fill(free, torch.finfo(worth.dtype).min)
         indices = topk(out_of_tree(worth, self.side), count)
@@ -325,10 +322,7 @@ def knapsack(
 
 def _join(tables: Tensor, most: int) -> Allocation:
     """The most that pairs of neighbours capture with each number of tokens up to `most`: tables [B, n, t] -> [B, n/2,
-    t'].
-
-    Also the number of these tokens for the first of the pair, [B, n/2, t']: the largest of equal choices.
-    """
+    t']. Also the number of these tokens for the first of the pair, [B, n/2, t']: the largest of equal choices."""
     if tables.shape[1] % 2:  # an empty neighbour, without tokens
         nothing = F.pad(tables.new_zeros(len(tables), 1, 1), (0, tables.shape[2] - 1), value=_NONE)
         tables = torch.cat((tables, nothing), 1)
@@ -371,9 +365,8 @@ class Allocator:
     # Scores [B, N] from `ranked_scores`, a count, `config=` and the grid's `side=` -> indices [B, count] of distinct
     # patches, ascending; None: those of the highest scores, as `topk`.
     choose: Callable[..., Any] | None = None
-    budgeter: Callable[..., nn.Module] | None = (
-        None  # chooses the number of patches of each item, up to the budget; None: the budget
-    )
+    # Chooses the number of patches of each item, up to the budget; None: the budget.
+    budgeter: Callable[..., nn.Module] | None = None
     # Whether it chooses levels of detail: then `choose` also takes `relevance=` [B, N] in 0..1, and returns indices of
     # regions and their levels (grid_encoder.py), [B, count] each.
     detail: bool = False

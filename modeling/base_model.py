@@ -146,11 +146,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
 
     def own(self, encoding: ImageEncoding) -> ImageEncoding:
         """The encoding for questions to this model: without its prefix if another object with the same weights made it,
-        or the language model has changed since.
-
-        Raises:
-            ValueError: a model with other weights made it.
-        """
+        or the language model has changed since. Raises ValueError: a model with other weights made it."""
         if encoding.made_by is not None and encoding.made_by[0] == self.token:
             return encoding
         encoding.check_fits(self.config)
@@ -454,10 +450,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
         joint: bool = False,
         **aligned: Tensor | None,
     ) -> EmbeddedPrompt:
-        """The three steps of a question for the arguments of `forward`, which it checks.
-
-        `joint`: the images of a prompt share one budget, as in `generate(image, question)`; else each has its own.
-        """
+        """The three steps of a question for the arguments of `forward`, which it checks. `joint`: the images of a
+        prompt share one budget, as in `generate(image, question)`; else each has its own."""
         if choices.num_passes not in (None, 1):
             raise refusal("num_passes", "several only in generate(image, question)", choices.num_passes)
         if self.layout.spatial and aligned.get("position_ids") is not None:

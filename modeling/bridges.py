@@ -48,9 +48,8 @@ class ReadPatches:
     rank: Tensor | None = None  # [B, K] their rank by relevance, from 0
     relevance: Tensor | None = None  # [B, K] in 0..1, predicted by a trained scorer; None: not known
     room: Tensor | None = None  # [B] the most tokens of each item, at most K; None: one for each patch that is used
-    view: Tensor | None = (
-        None  # [B, K] the view of each fetched patch, if there are several, whose texts follow one another
-    )
+    # [B, K] the view of each fetched patch, if there are several, whose texts follow one another.
+    view: Tensor | None = None
 
 
 class Bridge(nn.Module):

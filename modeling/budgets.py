@@ -114,8 +114,7 @@ def pooling(rows: int, sources: int, most: int | None) -> int:
 
 # ---- views -----------------------------------------------------------------------------------------------------------
 
-Window = tuple[int, int, int, int]
-"""x0, y0, x1, y1 in px of the source, ends exclusive."""
+Window = tuple[int, int, int, int]  # x0, y0, x1, y1 in px of the source, ends exclusive
 
 TILING = ("auto", "asked", "all", "never")
 

@@ -83,10 +83,8 @@ ENTRY = "modeling_arr_coc.py"
 
 
 def write_members(folder: Path, members: Iterable[Any]) -> None:
-    """Copies the files of members from elsewhere into a checkpoint, whose `ENTRY` then imports them.
-
-    A file of a package may import `modeling/` and files beside itself.
-    """
+    """Copies the files of members from elsewhere into a checkpoint, whose `ENTRY` then imports them. A file of a
+    package may import `modeling/` and files beside itself."""
     here, entry = __name__.rpartition(".")[0], folder / ENTRY
     for member in members if entry.is_file() else ():
         beside, _, name = member.__module__.rpartition(".")
@@ -206,9 +204,7 @@ def is_dtype(dtype: Any) -> bool:
 
 class ValidatedConfig(PretrainedConfig):
     """Fields of all transformers configs, with types: transformers' annotations are strings, which `strict` skips.
-
-    `retired` has the fields of earlier releases that have one value now. Configs that state it still load.
-    """
+    `retired` has the fields of earlier releases that have one value now. Configs that state it still load."""
 
     retired: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 

@@ -532,33 +532,26 @@ class ArrCocConfig(ValidatedConfig):
 class FetchChoices:
     """How one call fetches. None leaves a choice to the configuration.
 
-    Attributes:
-        strategy: the name of the scorer.
-        allocator: the name of the allocator, which chooses patches by relevance.
-        budget: see `resolve_budget`. In `forward` it has to agree with the placeholders of the prompts.
-        seed: of random relevance.
-        overlap: "exclude" or "allow": whether patches that are base tokens already may be fetched again.
-        bypass: whether the bridge uses its linear projection alone; None: as configured, or as encoded.
-        patches: [I, K] patches to fetch for each image slot, whatever their relevance; no scorer runs.
-        relevance: [I, N] given relevance, by which strategy "oracle" fetches.
-        all_scores: whether all trained scorers run, not only the strategy's.
-        num_passes: runs back for each question (default 1), or "auto": up to 4, while the answer is unsure.
-        exploration: with several passes, the policy for the share of drawn patches: a name in `fetcher.EXPLORATION`.
-
     Example:
         >>> model.generate("receipt.png", "What is the total?", choices=FetchChoices(strategy="saliency", budget=64))
     """
 
-    strategy: str | None = None
-    allocator: str | None = None
+    strategy: str | None = None  # the name of the scorer
+    allocator: str | None = None  # the name of the allocator, which chooses patches by relevance
+    # See `resolve_budget`. In `forward` it has to agree with the placeholders of the prompts.
     budget: int | str | None = None
-    seed: int | None = None
+    seed: int | None = None  # of random relevance
+    # "exclude" or "allow": whether patches that are base tokens already may be fetched again.
     overlap: str | None = None
+    # Whether the bridge uses its linear projection alone; None: as configured, or as encoded.
     bypass: bool | None = None
+    # [I, K] patches to fetch for each image slot, whatever their relevance; no scorer runs.
     patches: Tensor | None = None
-    relevance: Tensor | None = None
-    all_scores: bool = False
+    relevance: Tensor | None = None  # [I, N] given relevance, by which strategy "oracle" fetches
+    all_scores: bool = False  # whether all trained scorers run, not only the strategy's
+    # Runs back for each question (default 1), or "auto": up to 4, while the answer is unsure.
     num_passes: int | str | None = None
+    # With several passes, the policy for the share of drawn patches: a name in `fetcher.EXPLORATION`.
     exploration: str | None = None
 
     def __post_init__(self) -> None:
@@ -575,11 +568,8 @@ class FetchChoices:
 
     @classmethod
     def of(cls, choices: "FetchChoices | Mapping[str, Any] | None") -> "FetchChoices":
-        """`FetchChoices` from themselves, from a mapping of their fields, or from None: as configured.
-
-        Raises:
-            ValueError: an unknown field.
-        """
+        """`FetchChoices` from themselves, from a mapping of their fields, or from None: as configured. Raises
+        ValueError: an unknown field."""
         if type(choices).__name__ == cls.__name__:  # by name: remote code may load a class twice
             return choices  # type: ignore[return-value]
         if choices is None:

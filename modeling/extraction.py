@@ -31,8 +31,7 @@ from .view_encoding import sources_of
 
 TRUE, FALSE = ("yes", "true"), ("no", "false")
 
-PLAIN = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
-"""What is a number even where text is allowed."""
+PLAIN = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")  # what is a number even where text is allowed
 _DIGITS = re.compile(r"\d{1,3}(?: \d{3})+(?:[.,]\d+)?(?!\d)|(?<![\w.])\.\d+|\d[\d.,]*")
 _CODE = re.compile(r"[^\W\d_]-?$")
 _MONEY = re.compile(
@@ -48,8 +47,7 @@ _GROUPED = re.compile(r"[\d ]*|\d{1,3}(,\d{3})*|\d{1,3}(,\d{2})*,\d{3}")
 """The digits before a decimal point; in India the groups before the last one have two digits."""
 
 _MINUS_BEFORE = re.compile(r"(?:^|\W)-[^\w\s]?$|^\s*-\s?(?:[A-Z]{3}|[^\w\s])?\s?$|[A-Z]{3}-$")
-_MINUS_BEHIND = re.compile(r"-\s?(?:[A-Z]{3}|[^\w\s])?\s*")
-"""A dash with spaces around it, as in "Tax - 3", is no sign."""
+_MINUS_BEHIND = re.compile(r"-\s?(?:[A-Z]{3}|[^\w\s])?\s*")  # A dash with spaces around it, as in "Tax - 3", is no sign
 _SPACED = re.compile(r"(?<![\d.,])\d{1,3}(, \d{3})+\.\d\d(?!\d)")
 """An amount that was read with a space behind its commas, as 6, 675.25."""
 _PLAIN_SIGNS = str.maketrans("\N{MINUS SIGN}\N{EN DASH}\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}", "--  ")
@@ -179,10 +177,8 @@ def value_of(text: str, kind: str, day_first: bool | None = None) -> tuple[Value
 # ---- fields ---------------------------------------------------------------------------------------------------------
 
 MAX_FIELDS = 64
-ALIKE = 0.8
-"""The similarity from which on a word is a misspelt type."""
-RIVALS = 4
-"""Answers of each field that compete where distinct fields have one place."""
+ALIKE = 0.8  # the similarity from which on a word is a misspelt type
+RIVALS = 4  # answers of each field that compete where distinct fields have one place
 
 
 @dataclass(frozen=True)
@@ -197,25 +193,15 @@ class FieldToExtract:
 
 @dataclass(frozen=True)
 class Extracted:
-    """A field's value on a page or in a document.
+    """A field's value on a page or in a document."""
 
-    Attributes:
-        value: of the field's type, dates in ISO 8601; None: not on the page, not of the type, or not sure enough.
-        probability: that it is right; of an empty field, that it is not on the page.
-        printed: the answer as printed; "" if it is not on the page.
-        page: from 1, or None if it is not on the page.
-        boxes: x0, y0, x1, y1 of the answer's lines in px of its page; () if they are not known.
-        alternatives: other answers (printed, probability), the surest first.
-        warning: why a printed answer has no value, and what made the page hard to read.
-    """
-
-    value: Value
-    probability: float
-    printed: str
-    page: int | None = None
-    boxes: tuple[Box, ...] = ()
-    alternatives: tuple[tuple[str, float], ...] = ()
-    warning: str = ""
+    value: Value  # of the field's type, dates in ISO 8601; None: not on the page, not of the type, or not sure enough
+    probability: float  # that it is right; of an empty field, that it is not on the page
+    printed: str  # the answer as printed; "" if it is not on the page
+    page: int | None = None  # from 1, or None if it is not on the page
+    boxes: tuple[Box, ...] = ()  # x0, y0, x1, y1 of the answer's lines in px of its page; () if they are not known
+    alternatives: tuple[tuple[str, float], ...] = ()  # other answers (printed, probability), the surest first
+    warning: str = ""  # why a printed answer has no value, and what made the page hard to read
 
 
 def fields_to_extract(fields: Any) -> list[FieldToExtract]:
@@ -350,10 +336,8 @@ def _overlap(one: Answer, other: Answer) -> bool:
 
 
 def _assigned(several: Sequence[Sequence[Answer]]) -> list[list[Answer]]:
-    """The answers of fields, each list begun by its part of the likeliest choice in which no two have one place.
-
-    A field may also stay empty, at a thousandth.
-    """
+    """The answers of fields, each list begun by its part of the likeliest choice in which no two have one place. A
+    field may also stay empty, at a thousandth."""
     options = [[*enumerate(own)] + [(-1, None)] for own in several]
     best: tuple[float, Any] = (float("-inf"), None)
     for choice in product(*(options[:8])):

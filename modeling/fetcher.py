@@ -41,55 +41,37 @@ PatchesOf = Callable[[FetchContext, Tensor, Tensor | None], Tensor]
 
 @dataclass(kw_only=True)
 class FetchResult(Rows):
-    """The fetched patches, and the scores that chose them.
+    """The fetched patches, and the scores that chose them."""
 
-    Attributes:
-        indices: [B, K] int64, distinct in each item. The first `counts` of an item are fetched, ascending; the next
-            most relevant patches behind them only fill the rectangle and give no token. A region has its first patch.
-        scores: [B, N] float32, the scorer's output (logits for trained scorers).
-        relevance: [B, N] float32 in 0..1: sigmoid of logits; fixed scorers: scaled to each item's own range.
-        is_padding: [B, K] bool, True on fetched padding patches.
-        budget: K.
-        strategy, allocator: their names; "given" if the call gave the patches.
-        counts: [B] int64, the number of fetched patches of each item.
-        wanted: [B] int64, the number that evaluation would fetch: in training, allocators that choose fetch more.
-        weights: [B, K] the factor of each token, or None: see `ArrCocFetcherConfig.gradient`.
-        expected_tokens: [B] float32, differentiable: the expected number of tokens from an allocator that chooses it
-            ("adaptive" not cut at K); None from allocators that fetch exactly the budget.
-        tier_logits: [B, T] of the tier classifier, or None.
-        survival: see `Budgets.survival`; None from allocators that fetch exactly the budget.
-        is_ragged: whether some items get fewer than K.
-        levels: [B, K] int64, the level of detail of each token: 0 a patch, 1 2x2, 2 4x4 patches, disjoint; None: all 0.
-        fell_back: [B] bool, True where strategy "saliency" replaced a failed scorer.
-        bypassed: [B] bool, True where the bridge's linear projection replaced its failed adapter.
-        tokens: [B] int64, the number of fetched tokens in the prompt: `counts`, unless the bridge makes fewer
-            (`Bridged.source`).
-        source: [B, K] see `Bridged.source`; None: token and patch have the same index.
-        room: [B] int64, the most tokens of each item's patches, from bridges that make several of one; None: `counts`.
-        base: base tokens of an image in the prompt; None: one for each 4x4 patches.
-    """
-
+    # [B, K] int64, distinct in each item. The first `counts` of an item are fetched, ascending; the next most relevant
+    # patches behind them only fill the rectangle and give no token. A region has its first patch.
     indices: Tensor
-    scores: Tensor
-    relevance: Tensor
-    is_padding: Tensor
-    budget: int
+    scores: Tensor  # [B, N] float32, the scorer's output (logits for trained scorers)
+    relevance: Tensor  # [B, N] float32 in 0..1: sigmoid of logits; fixed scorers: scaled to each item's own range
+    is_padding: Tensor  # [B, K] bool, True on fetched padding patches
+    budget: int  # K
+    # Their names; "given" if the call gave the patches.
     strategy: str
     allocator: str
-    counts: Tensor
-    wanted: Tensor
+    counts: Tensor  # [B] int64, the number of fetched patches of each item
+    wanted: Tensor  # [B] int64, the number that evaluation would fetch: in training, allocators that choose fetch more
+    # [B] int64, the number of fetched tokens in the prompt: `counts`, unless the bridge makes fewer (`Bridged.source`).
     tokens: Tensor
-    fell_back: Tensor
-    bypassed: Tensor
-    weights: Tensor | None = None
+    fell_back: Tensor  # [B] bool, True where strategy "saliency" replaced a failed scorer
+    bypassed: Tensor  # [B] bool, True where the bridge's linear projection replaced its failed adapter
+    weights: Tensor | None = None  # [B, K] the factor of each token, or None: see `ArrCocFetcherConfig.gradient`
+    # [B] float32, differentiable: the expected number of tokens from an allocator that chooses it ("adaptive" not cut
+    # at K); None from allocators that fetch exactly the budget.
     expected_tokens: Tensor | None = None
-    tier_logits: Tensor | None = None
-    survival: Tensor | None = None
-    is_ragged: bool = False
+    tier_logits: Tensor | None = None  # [B, T] of the tier classifier, or None
+    survival: Tensor | None = None  # see `Budgets.survival`; None from allocators that fetch exactly the budget
+    is_ragged: bool = False  # whether some items get fewer than K
+    # [B, K] int64, the level of detail of each token: 0 a patch, 1 2x2, 2 4x4 patches, disjoint; None: all 0.
     levels: Tensor | None = None
-    source: Tensor | None = None
+    source: Tensor | None = None  # [B, K] see `Bridged.source`; None: token and patch have the same index
+    # [B] int64, the most tokens of each item's patches, from bridges that make several of one; None: `counts`.
     room: Tensor | None = None
-    base: int | None = None
+    base: int | None = None  # base tokens of an image in the prompt; None: one for each 4x4 patches
 
     PER_TOKEN: ClassVar[tuple[str, ...]] = ("indices", "is_padding", "weights", "survival", "levels", "source")
 
@@ -183,10 +165,8 @@ class FetchResult(Rows):
 
 
 def ranked_scores(scores: Tensor, patch_mask: Tensor, hidden: Tensor | None) -> Tensor:
-    """Ranks [B, N] of scores of any scale, N down to 1; padding comes behind all other patches, hidden patches last.
-
-    In float32, which every device has. Padding has the lowest finite value, `hidden` patches [B, N] have -inf.
-    """
+    """Ranks [B, N] of scores of any scale, N down to 1; padding comes behind all other patches, hidden patches last. In
+    float32, which every device has. Padding has the lowest finite value, `hidden` patches [B, N] have -inf."""
     order = scores.sort(dim=-1, descending=True, stable=True).indices
     places = torch.arange(scores.shape[1], 0, -1, dtype=torch.float32, device=scores.device)
     ranked = torch.empty_like(scores, dtype=torch.float32).scatter(1, order, places.expand_as(scores))
@@ -241,11 +221,8 @@ class RunningBackFetcher(nn.Module):
         """For gradient "soft", in units of the score; a trainer may lower it."""
 
     def check_strategy(self, strategy: str) -> type[Scorer]:
-        """The scorer class registered as `strategy`.
-
-        Raises:
-            ValueError: an unknown name, or a trained scorer without weights in this checkpoint.
-        """
+        """The scorer class registered as `strategy`. Raises ValueError: an unknown name, or a trained scorer without
+        weights in this checkpoint."""
         usable = {name: kind for name, kind in SCORERS.items() if not kind.trained or name in self.config.scorers}
         if strategy not in usable:
             raise ValueError(f"strategy: expected one of {', '.join(sorted(usable))} (held here); got {strategy!r}")
@@ -525,10 +502,8 @@ def fetch_over_views(fetcher: RunningBackFetcher, scorer: Scorer, selected: Any,
 
 
 def _failed(scores: Tensor, mask: Tensor, nothing: Tensor, views: Any, rows: Tensor) -> Tensor:
-    """[V] bool: the views of prompts with a score [V, N] that is not finite, or with `nothing` [V] but flat views.
-
-    A single flat view beside others is valid: it has nothing relevant.
-    """
+    """[V] bool: the views of prompts with a score [V, N] that is not finite, or with `nothing` [V] but flat views. A
+    single flat view beside others is valid: it has nothing relevant."""
     prompts, failed = rows.cpu()[views.slots].to(scores.device), torch.zeros_like(mask[:, 0])
     infinite = (mask & ~scores.isfinite()).any(1)
     for prompt in prompts.unique():

@@ -56,8 +56,7 @@ from .views import SelectedSlots, ask_pages, select_views
 
 logger = logging.get_logger(__name__)
 
-_kept_count = lru_cache(count_fetched)
-"""K of a configured budget, which is a number or a name."""
+_kept_count = lru_cache(count_fetched)  # K of a configured budget, which is a number or a name
 
 POSITIONAL = ("inputs", "generation_config", "logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn")
 """The first parameters of transformers' `generate`, in order."""
@@ -65,27 +64,16 @@ POSITIONAL = ("inputs", "generation_config", "logits_processor", "stopping_crite
 
 @dataclass(frozen=True)
 class QuestionBatch:
-    """Questions about encoded images, and how they are asked.
+    """Questions about encoded images, and how they are asked."""
 
-    Attributes:
-        encoding: the encoded images.
-        images: for each prompt the numbers of its images, in order.
-        questions: the question of each prompt.
-        choices: how patches are fetched, from `RunningBackFetcher.resolve`.
-        history: the turns before each question, see `histories`; (): none.
-        settings: arguments of transformers' `generate`.
-        spread: how the images of a prompt share one budget, see `budgets.ViewOptions`.
-        boxes: ground-truth boxes of each slot, or None.
-    """
-
-    encoding: ImageEncoding
-    images: list[list[int]]
-    questions: list[str]
-    choices: FetchChoices = AS_CONFIGURED
-    history: History = ()
-    settings: dict[str, Any] = field(default_factory=dict)
-    spread: str = "auto"
-    boxes: list[Any] | None = None
+    encoding: ImageEncoding  # the encoded images
+    images: list[list[int]]  # for each prompt the numbers of its images, in order
+    questions: list[str]  # the question of each prompt
+    choices: FetchChoices = AS_CONFIGURED  # how patches are fetched, from `RunningBackFetcher.resolve`
+    history: History = ()  # the turns before each question, see `histories`; (): none
+    settings: dict[str, Any] = field(default_factory=dict)  # arguments of transformers' `generate`
+    spread: str = "auto"  # how the images of a prompt share one budget, see `budgets.ViewOptions`
+    boxes: list[Any] | None = None  # ground-truth boxes of each slot, or None
 
     @property
     def joint(self) -> bool:
@@ -185,10 +173,8 @@ class AnswerGenerator:
     def encode_shown(
         self, prompts: Sequence[Sequence[Any]], options: ViewOptions, together: bool = False
     ) -> ImageEncoding:
-        """Encodes the images of prompts, with tiles for large ones.
-
-        `together`: the encoding records which images belong to one prompt.
-        """
+        """Encodes the images of prompts, with tiles for large ones. `together`: the encoding records which images
+        belong to one prompt."""
         core, processor = self.model.model, self.processor.image_processor
         sources = [source for shown in prompts for source in shown]
         rows, most = processor.size["height"] // processor.patch_size // COMPRESSION, options.max_base_tokens
@@ -289,11 +275,8 @@ class AnswerGenerator:
         return SCORERS[choices.strategy or self.model.config.fetcher_config.strategy].reads_text
 
     def ranks_pages(self, batch: QuestionBatch) -> bool:
-        """Whether the most relevant pages of a prompt are asked one by one, see `ViewOptions.spread`.
-
-        Raises:
-            ValueError: "ranked" beside what is chosen for all pages together.
-        """
+        """Whether the most relevant pages of a prompt are asked one by one, see `ViewOptions.spread`. Raises
+        ValueError: "ranked" beside what is chosen for all pages together."""
         encoding, choices = batch.encoding, batch.choices
         chosen = any(each is not None for each in (choices.patches, choices.relevance, batch.boxes))
         given = chosen or encoding.readings or encoding.tiling
@@ -305,11 +288,8 @@ class AnswerGenerator:
         return batch.spread == "ranked" or self.reads_text(choices)
 
     def resolved(self, choices: FetchChoices) -> FetchChoices:
-        """`RunningBackFetcher.resolve`; also refuses a budget that no image has, before images are encoded.
-
-        Raises:
-            ValueError: a strategy, allocator or budget that this model does not have.
-        """
+        """`RunningBackFetcher.resolve`; also refuses a budget that no image has, before images are encoded. Raises
+        ValueError: a strategy, allocator or budget that this model does not have."""
         if choices is not AS_CONFIGURED:
             choices = self.model.model.fetcher.resolve(choices)
         if choices.budget is not None and choices.patches is None:
@@ -404,10 +384,8 @@ class AnswerGenerator:
         return QuestionBatch(encoding, images, questions, choices, turns, settings, options.spread)
 
     def _inputs(self, batch: QuestionBatch) -> tuple[dict[str, Tensor], FetchChoices, int]:
-        """input_ids, attention_mask and query_mask [B, S], left-padded, with placeholders for all vision tokens.
-
-        Also the choices, with budget "all" replaced by the number that fits, and K.
-        """
+        """input_ids, attention_mask and query_mask [B, S], left-padded, with placeholders for all vision tokens. Also
+        the choices, with budget "all" replaced by the number that fits, and K."""
         limit = getattr(self.model.config.text_config, "max_position_embeddings", None)  # BLOOM has no limit
         captions, encoding, choices = batch.captions, batch.encoding, batch.choices
         shown = torch.tensor([len(images) for images in batch.images])
@@ -452,10 +430,8 @@ class AnswerGenerator:
     def answers(
         self, batch: QuestionBatch, prompt: EmbeddedPrompt, with_details: bool, rows: Tensor | None = None
     ) -> list[Any]:
-        """The answers to a batch of questions whose prompts are embedded: `Answer`s, or texts without details.
-
-        `rows`: those of the embedded prompts that the batch asks, in order; None: all.
-        """
+        """The answers to a batch of questions whose prompts are embedded: `Answer`s, or texts without details. `rows`:
+        those of the embedded prompts that the batch asks, in order; None: all."""
         encoding, settings = batch.encoding, batch.settings
         inputs, cache, config = dict(prompt.read), prompt.cache, self.model.config
         whole = bool(self.setting(settings, "return_dict_in_generate"))

@@ -113,11 +113,8 @@ SCORES_AT_ONCE = 2**20
 
 
 def _with_positions(query: Tensor, key: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
-    """Query and key with 2S more channels, whose dot product includes the position term.
-
-    The term of query q and key (i, j) is rows[q, i] + columns[q, j]: the query gets its `rows` and `columns`, the key
-    one-hot codes of i and j.
-    """
+    """Query and key with 2S more channels, whose dot product includes the position term. The term of query q and key
+    (i, j) is rows[q, i] + columns[q, j]: the query gets its `rows` and `columns`, the key one-hot codes of i and j."""
     side = rows.shape[-1]
     eye = torch.eye(side, dtype=key.dtype, device=key.device)
     code = torch.cat((eye.repeat_interleave(side, 0), eye.repeat(side, 1)), -1)  # [S*S, 2S]: row and column
@@ -200,10 +197,8 @@ class GridAttention(nn.Module):
         initialization.zeros_(self.rel_pos_w)
 
     def _relative(self, table: Tensor, side: int) -> Tensor:
-        """Rows of `table` for each (query, key) coordinate pair: [side, side, head_dim].
-
-        At another side it is resized linearly, in float32, as SAM does.
-        """
+        """Rows of `table` for each (query, key) coordinate pair: [side, side, head_dim]. At another side it is resized
+        linearly, in float32, as SAM does."""
         if table.shape[0] != 2 * side - 1:
             resized = F.interpolate(table.float().t()[None], 2 * side - 1, mode="linear")[0].t()
             table = resized.to(table.dtype)
@@ -237,10 +232,8 @@ class GridMLP(nn.Sequential):
 
 
 class GridLayer(GradientCheckpointingLayer):
-    """One SAM block; `window` = 0 attends over the whole grid, else within windows of that side.
-
-    The first windows begin `shift` patches before the grid (Liu et al. 2021, Swin transformer).
-    """
+    """One SAM block; `window` = 0 attends over the whole grid, else within windows of that side. The first windows
+    begin `shift` patches before the grid (Liu et al. 2021, Swin transformer)."""
 
     def __init__(self, config: ArrCocVisionConfig, window: int, shift: int = 0) -> None:
         super().__init__()

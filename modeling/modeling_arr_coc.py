@@ -42,10 +42,8 @@ logger = logging.get_logger(__name__)
 
 
 def relevance_loss(scores: Tensor, targets: Tensor, patch_mask: Tensor, positive_weight: float) -> Tensor:
-    """The mean of `relevance_losses` over the slots whose targets are known. The arguments are the same.
-
-    Without known targets the loss is 0, and so is its gradient.
-    """
+    """The mean of `relevance_losses` over the slots whose targets are known. The arguments are the same. Without known
+    targets the loss is 0, and so is its gradient."""
     has_targets = patch_mask.any(1).to(scores.device) & (targets >= 0).all(1).to(scores.device)
     return relevance_losses(scores, targets, patch_mask, positive_weight).sum() / has_targets.sum().clamp(min=1)
 
@@ -149,11 +147,8 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
 
     @property
     def processor(self) -> ArrCocProcessor:
-        """The checkpoint's processor, loaded on first use; assign another one to replace it.
-
-        Raises:
-            ValueError: the checkpoint has none.
-        """
+        """The checkpoint's processor, loaded on first use; assign another one to replace it. Raises ValueError: the
+        checkpoint has none."""
         if self._processor is None:
             self._processor = load_processor(self.config, self._place)
         return self._processor
@@ -305,11 +300,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
 
     @torch.no_grad()
     def prefilled(self, encoding: ImageEncoding) -> ImageEncoding:
-        """`ArrCocModel.prefilled` with the processor's prompt.
-
-        Raises:
-            ValueError: the checkpoint has no processor.
-        """
+        """`ArrCocModel.prefilled` with the processor's prompt. Raises ValueError: the checkpoint has no processor."""
         return self.model.prefilled(encoding, self.processor.prefix_ids())
 
     def extract(self, image: Any, fields: Any, **options: Any) -> dict[str, Extracted]:
@@ -447,11 +438,8 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
     def _encode_slots(
         self, input_ids: Tensor, pixels: Tensor, sizes: Tensor, words: Tensor | None, options: dict[str, Any]
     ) -> ImageEncoding:
-        """Encodes the images of prompts [B, S] from the processor, one for each slot, in views.
-
-        `pixels`, `sizes`, `words`: `image_sources`, `source_sizes`, `image_words` of `ArrCocProcessor`; `options`: of
-        `ViewOptions`.
-        """
+        """Encodes the images of prompts [B, S] from the processor, one for each slot, in views. `pixels`, `sizes`,
+        `words`: `image_sources`, `source_sizes`, `image_words` of `ArrCocProcessor`; `options`: of `ViewOptions`."""
         counts = [3 * height * width for height, width in sizes.tolist()]
         if pixels.shape != (sum(counts),):
             raise refusal("image_sources", f"{sum(counts)} values, for source_sizes beside them", pixels)

@@ -38,11 +38,9 @@ from .prompt import behind_prefix, image_places, image_planes, keeps_every_posit
 from .rereading import READINGS, Reading, on_sheets
 from .views import SelectedSlots
 
-AUTO_PASSES = 4
-"""The most passes with num_passes "auto"."""
+AUTO_PASSES = 4  # the most passes with num_passes "auto"
 
-UNSURE = 0.15
-"""Uncertainty of an answer above which "auto" runs back again."""
+UNSURE = 0.15  # uncertainty of an answer above which "auto" runs back again
 
 # ---- how much of a pass explores ----------------------------------------------------------------------------------
 
@@ -129,17 +127,11 @@ def _with_taken(selected: SelectedSlots, fetched: FetchResult) -> Tensor:
 
 @dataclass
 class CachedPrompt:
-    """A prompt, and the language model's cache of it.
+    """A prompt, and the language model's cache of it."""
 
-    Attributes:
-        inputs: of one prompt, see `EmbeddedPrompt.read`.
-        end: the column behind the last fetched token.
-        cache: keys and values of columns before `end`, or of fewer; None: no cache.
-    """
-
-    inputs: dict[str, Tensor]
-    end: int
-    cache: Cache | None
+    inputs: dict[str, Tensor]  # of one prompt, see `EmbeddedPrompt.read`
+    end: int  # the column behind the last fetched token
+    cache: Cache | None  # keys and values of columns before `end`, or of fewer; None: no cache
 
     @classmethod
     def of(

@@ -179,10 +179,8 @@ class Realizer(Scorer):
 
 
 class Temperature(nn.Linear):
-    """Cosines [..., 1] -> logits [..., 1], temperature * cosine + bias, in float32, as half precision is too coarse.
-
-    It starts with `temperature` and `bias`.
-    """
+    """Cosines [..., 1] -> logits [..., 1], temperature * cosine + bias, in float32, as half precision is too coarse. It
+    starts with `temperature` and `bias`."""
 
     def __init__(self, temperature: float = 10.0, bias: float = -3.0) -> None:
         super().__init__(1, 1)

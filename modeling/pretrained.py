@@ -338,11 +338,8 @@ def no_bar() -> Iterator[None]:
 
 
 def _checkpoint(layer: nn.Module, checkpoint: Callable[..., Any], run: Callable[..., Any], *inputs: Any) -> Any:
-    """A checkpoint function with which a layer's weights get gradients: see `use_reentrant`.
-
-    A reentrant checkpoint gives gradients only if an input requires them; outputs of frozen parts before an adapter do
-    not.
-    """
+    """A checkpoint function with which a layer's weights get gradients: see `use_reentrant`. A reentrant checkpoint
+    gives gradients only if an input requires them; outputs of frozen parts before an adapter do not."""
     if not any(torch.is_tensor(value) and value.requires_grad for value in inputs):
         if not any(parameter.requires_grad for parameter in layer.parameters()):
             return run(*inputs)  # without gradients there is nothing to save

@@ -27,28 +27,22 @@ from .vision_tower import base_states, states_at
 
 @dataclass
 class EmbeddedPrompt:
-    """Prompts as the language model reads them, and what was fetched for them.
+    """Prompts as the language model reads them, and what was fetched for them."""
 
-    Attributes:
-        embeds: [B, S, D].
-        image_tokens: [I, positions, D] the tokens of each slot: base tokens (and what the layout puts between and
-            around them), then K fetched tokens; 0 on entries that were not fetched (`FetchResult.used`) or that the
-            bridge left empty (`Bridged.source`).
-        fetch: the patches fetched for each image slot, and their scores.
-        context: the scorer's inputs: features, question and masks.
-        inputs: input_ids, query_mask and the tensors aligned with them, [B, S], trimmed if placeholders were removed.
-        read: the arguments of `generate_tokens`, by the names in `READ`. With layouts of two-dimensional positions
-            `position_ids` are [3, B, S] (`spatial_positions`). `prompt_planes` [B, S, levels, D] are what the first
-            layers add to the embeddings (`DeepStack`), 0 on text.
-        cache: of the tokens that `read` begins with, see `behind_prefix`; None: the language model reads all.
-    """
-
-    embeds: Tensor
+    embeds: Tensor  # [B, S, D]
+    # [I, positions, D] the tokens of each slot: base tokens (and what the layout puts between and around them), then K
+    # fetched tokens; 0 on entries that were not fetched (`FetchResult.used`) or that the bridge left empty
+    # (`Bridged.source`).
     image_tokens: Tensor
-    fetch: FetchResult
-    context: FetchContext
+    fetch: FetchResult  # the patches fetched for each image slot, and their scores
+    context: FetchContext  # the scorer's inputs: features, question and masks
+    # Input_ids, query_mask and the tensors aligned with them, [B, S], trimmed if placeholders were removed.
     inputs: dict[str, Tensor]
+    # The arguments of `generate_tokens`, by the names in `READ`. With layouts of two-dimensional positions
+    # `position_ids` are [3, B, S] (`spatial_positions`). `prompt_planes` [B, S, levels, D] are what the first layers
+    # add to the embeddings (`DeepStack`), 0 on text.
     read: dict[str, Tensor]
+    # Of the tokens that `read` begins with, see `behind_prefix`; None: the language model reads all.
     cache: Cache | None = None
 
 
@@ -167,9 +161,7 @@ def trim_placeholders(
 
 def in_columns(states: Tensor, columns: Tensor, length: int) -> Tensor:
     """States [B, S', D] of shortened prompts -> [B, length, D], where a removed column has the state before it.
-
-    `columns`: [B, S'] those of the tokens that stayed, from 1; 0 on padding. `length`: of the prompts before.
-    """
+    `columns`: [B, S'] those of the tokens that stayed, from 1; 0 on padding. `length`: of the prompts before."""
     numbers = torch.arange(columns.shape[1], device=columns.device).expand_as(columns)
     place = columns.new_zeros(len(columns), length + 1).scatter(1, columns, numbers)
     place[:, 0] = 0
@@ -333,9 +325,7 @@ def positions_and_planes(
 
 def image_places(encoding: ImageEncoding, fetched: FetchResult | None = None) -> Tensor:
     """[I, positions, 2] float32: (y, x) of each image's tokens in patches of the fine grid, for spatial layouts.
-
-    `fetched` comes from `image_tokens`; None: base tokens alone.
-    """
+    `fetched` comes from `image_tokens`; None: base tokens alone."""
     places = encoding.centres()[:, : encoding.tokens.shape[1]]
     if fetched is None or not fetched.budget:
         return places
@@ -543,10 +533,8 @@ def default_query_mask(
 def whole_query_mask(
     config: ArrCocConfig, input_ids: Tensor, query_mask: Tensor | None, aligned: Mapping[str, Tensor | None]
 ) -> Tensor:
-    """`query_mask` if it covers the prompts [B, S], else what `config.query_markers` find, or `default_query_mask`.
-
-    A mask [B, S'] covers only the prompts to which a trainer has added answers. `check_inputs` refuses any other.
-    """
+    """`query_mask` if it covers the prompts [B, S], else what `config.query_markers` find, or `default_query_mask`. A
+    mask [B, S'] covers only the prompts to which a trainer has added answers. `check_inputs` refuses any other."""
     markers = config.query_markers
     if isinstance(query_mask, Tensor) and query_mask.ndim == 2 and markers is not None:
         lacks_answers = len(query_mask) == len(input_ids) and query_mask.shape[1] < input_ids.shape[1]

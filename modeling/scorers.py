@@ -198,10 +198,8 @@ def masked_mean(states: Tensor, mask: Tensor) -> Tensor:
 
 
 def wave_code(at: Tensor, size: int) -> Tensor:
-    """Fixed sine-cosine code of positions on a line: [...] -> [..., size], float32.
-
-    Wavelengths are geometric from 4 to 256, so the dot product of two codes falls with their distance.
-    """
+    """Fixed sine-cosine code of positions on a line: [...] -> [..., size], float32. Wavelengths are geometric from 4 to
+    256, so the dot product of two codes falls with their distance."""
     waves = torch.logspace(math.log10(4), math.log10(256), size // 2, device=at.device)
     angle = 2 * math.pi * at[..., None] / waves
     return torch.cat((angle.sin(), angle.cos()), -1)
@@ -272,18 +270,14 @@ def _bucket(distance: Tensor, least: tuple[int, ...]) -> Tensor:
 
 def relative_buckets(index: Tensor, side: int) -> Tensor:
     """Patches [B, n] of a grid of `side` patches -> [B, n, n], a number for where the second one lies from the first.
-
-    Rows and columns between two patches are divided into buckets together, as in LayoutLMv2 (Xu et al. 2020).
-    """
+    Rows and columns between two patches are divided into buckets together, as in LayoutLMv2 (Xu et al. 2020)."""
     y, x = (at[:, :, None] - at[:, None] for at in (index // side, index % side))
     return _bucket(y, ROWS_APART) * (2 * len(COLUMNS_APART) - 1) + _bucket(x, COLUMNS_APART)
 
 
 class RelativeBias(nn.Embedding):
-    """A term of attention for each bucket of `relative_buckets` and each head.
-
-    Heads start with one direction each: to the left in the row, to the right in it, above, below, near, anywhere.
-    """
+    """A term of attention for each bucket of `relative_buckets` and each head. Heads start with one direction each: to
+    the left in the row, to the right in it, above, below, near, anywhere."""
 
     def __init__(self, heads: int) -> None:
         super().__init__((2 * len(ROWS_APART) - 1) * (2 * len(COLUMNS_APART) - 1), heads)

@@ -43,8 +43,7 @@ LARGE, LEAST_OF_LARGE = 1.25, 0.5
 `READ_WELL`: 1.0 to 1.1 characters with lines of 30 px, 1.2 to 1.5 of 16 to 20 px, 2.3 of 9 px; print of 3 px, which is
 not seen as text, has 1.0 to 1.8 with a legibility of 0.1 to 0.3."""
 
-PATIENCE = 2.0
-"""Seconds of encoding after which a progress bar is shown."""
+PATIENCE = 2.0  # seconds of encoding after which a progress bar is shown
 
 
 _COUNTS = ("max_tiles", "asked_tiles", "max_base_tokens", "max_pages", "max_frames")
@@ -52,11 +51,8 @@ _MEASURES = ("tile_scale", "dpi", "fps")
 
 
 def take_view_options(kwargs: Mapping[str, Any]) -> tuple[ViewOptions, dict[str, Any]]:
-    """The `ViewOptions` among arguments by name, checked, and the other arguments.
-
-    Raises:
-        ValueError: an option with an invalid value.
-    """
+    """The `ViewOptions` among arguments by name, checked, and the other arguments. Raises ValueError: an option with an
+    invalid value."""
     named = {name: kwargs[name] for name in VIEW_OPTIONS & kwargs.keys() if kwargs[name] is not None}
     options = replace(AS_SEEN, **named)
     counted = isinstance(options.tiles, int) and not isinstance(options.tiles, bool) and options.tiles > 0
@@ -185,10 +181,8 @@ def upright(
     sources: Sequence[Source],
     encode: Callable[[Sequence[Source]], ImageEncoding],
 ) -> ImageEncoding:
-    """The encoding of `sources`, or what `encode` makes of them once those that are not upright are turned.
-
-    A page that looks mirrored gets a warning in `ImageEncoding.words`.
-    """
+    """The encoding of `sources`, or what `encode` makes of them once those that are not upright are turned. A page that
+    looks mirrored gets a warning in `ImageEncoding.words`."""
     given_sizes = encoding.source_sizes = [(source.height, source.width) for source in sources]
     if core.vision_tower.text_reader is None or any(source.turned for source in sources):
         return encoding
@@ -271,9 +265,7 @@ def _encode_overviews(
     tiled: Sequence[bool] | None,
 ) -> ImageEncoding:
     """Overviews [P]; with several sources, without the states for fetched tokens, which are computed on demand.
-
-    `tiled`: see `ArrCocImageProcessor.with_originals`; None: no words are read again.
-    """
+    `tiled`: see `ArrCocImageProcessor.with_originals`; None: no words are read again."""
     parts = []
     for start in _starts(len(sources), "page"):
         chunk = slice(start, start + VIEWS_AT_ONCE)
@@ -346,11 +338,9 @@ def _given(core: Any, page: PageWords, window: Window) -> GivenWords | None:
     return given_words(page, window, vision.image_size // vision.patch_size)
 
 
-SMALLEST_CAPITAL = 4.5
-"""px of the square; with lower capitals, two lines may share half a row of patches."""
+SMALLEST_CAPITAL = 4.5  # px of the square; with lower capitals, two lines may share half a row of patches
 
-CROWDED = 0.005
-"""The largest share of a view's wordpieces that find no slot."""
+CROWDED = 0.005  # the largest share of a view's wordpieces that find no slot
 
 
 def _windows_of_words(core: Any, page: PageWords, source: Source) -> list[Window]:
@@ -376,11 +366,8 @@ def _windows_of_words(core: Any, page: PageWords, source: Source) -> list[Window
 
 @torch.no_grad()
 def with_features(core: Any, processor: ArrCocImageProcessor, encoding: ImageEncoding) -> ImageEncoding:
-    """The encoding with the features of pages that were not looked at, for scorers that read them.
-
-    Raises:
-        ValueError: an encoding that holds no pixels, such as one from a file.
-    """
+    """The encoding with the features of pages that were not looked at, for scorers that read them. Raises ValueError:
+    an encoding that holds no pixels, such as one from a file."""
     sources, tower = encoding.sources, core.vision_tower
     if sources is None or any(source.load is no_pixels for source in sources):
         expected = 'one that reads words, as the page was not looked at and its pixels are gone (words="network" looks)'
@@ -413,9 +400,7 @@ def patch_masks(processor: ArrCocImageProcessor, sizes: Iterable[tuple[int, int]
 
 def _warn(processor: ArrCocImageProcessor, images: Sequence[Image.Image], seen: Sequence[bool], *, alone: bool) -> None:
     """Warns of small letters in images that neither tiles nor overviews cover, and of a blank image that is `alone`.
-
-    Where there are several, `answers.blank_warning` says which is blank.
-    """
+    Where there are several, `answers.blank_warning` says which is blank."""
     side, do_resize = processor.size["height"], bool(processor.do_resize)
     for image, is_seen in zip(images, seen, strict=True):
         if not is_seen:
@@ -473,11 +458,8 @@ def _encode_tiles(
 
 
 def sources_of(image: Image.Image | Encoded, options: ViewOptions, max_image_pixels: int) -> list[Source]:
-    """The pages or frames of a loaded source; an image is its own page.
-
-    Raises:
-        ValueError: see `open_document` and `check_print`.
-    """
+    """The pages or frames of a loaded source; an image is its own page. Raises ValueError: see `open_document` and
+    `check_print`."""
     if not isinstance(image, Image.Image):  # remote code may load a class twice: this makes the class of this module
         sources = open_document(image, options, max_image_pixels)
     else:
@@ -495,12 +477,8 @@ def _itself(value: Any, *_: Any) -> Any:
 
 
 def boxes_on_images(boxes: Sequence[Sequence[Box]], batch: Any) -> list[list[Box]]:
-    """The parts of the boxes of each slot that are on its image.
-
-    Raises:
-        ValueError: not one list for each slot, a prompt without a box, images of unknown size, or a box that ends
-            before it starts or is wholly outside its image.
-    """
+    """The parts of the boxes of each slot that are on its image. Raises ValueError: not one list for each slot, a
+    prompt without a box, images of unknown size, or a box that ends before it starts or is wholly outside its image."""
     if len(boxes) != len(batch.slots):
         raise ValueError(f"boxes: expected one list per question and image ({len(batch.slots)}); got {len(boxes)}")
     if batch.encoding.source_sizes is None:

@@ -29,21 +29,13 @@ from .scorers import FetchContext
 
 @dataclass(frozen=True)
 class Views:
-    """The views that each image slot of a question fetches from: the overview of each slot, then the tiles.
+    """The views that each image slot of a question fetches from: the overview of each slot, then the tiles."""
 
-    Attributes:
-        slots: [V] int64, the slot of each view.
-        windows: [V, 4] float32, the square of each view in px of its source; parts may lie outside the source.
-        tile_rows: [V - I] int64, the row of each tile among `tiles`.
-        tiles: those of the encoding, or None without tiles.
-        spread: see `ViewOptions`.
-    """
-
-    slots: Tensor
-    windows: Tensor
-    tile_rows: Tensor
-    tiles: Tiles | None
-    spread: str
+    slots: Tensor  # [V] int64, the slot of each view
+    windows: Tensor  # [V, 4] float32, the square of each view in px of its source; parts may lie outside the source
+    tile_rows: Tensor  # [V - I] int64, the row of each tile among `tiles`
+    tiles: Tiles | None  # those of the encoding, or None without tiles
+    spread: str  # see `ViewOptions`
 
     @property
     def overviews(self) -> int:
@@ -97,10 +89,8 @@ class Views:
         return replace(of_slots, **picked, attention=of_slots.attention if self.whole else None)
 
     def seen_before(self, evidence: Tensor, side: int) -> Tensor:
-        """[V, N] bool: patches whose centre is in an earlier view of the same source.
-
-        Tiles come before overviews, which are coarser; of tiles, those with more `evidence` [V], ties by number.
-        """
+        """[V, N] bool: patches whose centre is in an earlier view of the same source. Tiles come before overviews,
+        which are coarser; of tiles, those with more `evidence` [V], ties by number."""
         count, first = len(self.slots), self.overviews
         ranks = evidence.clone()
         ranks[:first] = float("-inf")
@@ -182,10 +172,8 @@ class Views:
 def arrange(
     encoding: ImageEncoding, image_index: Tensor, rows: Sequence[Sequence[int]] | None, spread: str = "joint"
 ) -> Views:
-    """The views of slots that show the images `image_index` [I] of an encoding.
-
-    `rows`: the tiles of each slot, if a question chooses them; None: all tiles of its source.
-    """
+    """The views of slots that show the images `image_index` [I] of an encoding. `rows`: the tiles of each slot, if a
+    question chooses them; None: all tiles of its source."""
     tiles, shown = encoding.tiles, image_index.tolist()
     if rows is None:
         sources = [] if tiles is None else tiles.sources.tolist()
@@ -204,10 +192,8 @@ def arrange(
 
 
 def _ask_tiles(encoding: ImageEncoding, shown: Sequence[Sequence[int]], relevance: Tensor) -> list[list[int]]:
-    """The tiles that questions ask for, encoded if they were not yet: rows of `encoding.tiles` for each slot.
-
-    `shown`: the sources that each prompt shows; `relevance`: [I, N] of their overviews, 0 on padding.
-    """
+    """The tiles that questions ask for, encoded if they were not yet: rows of `encoding.tiles` for each slot. `shown`:
+    the sources that each prompt shows; `relevance`: [I, N] of their overviews, 0 on padding."""
     tiling = encoding.tiling
     assert tiling is not None, "the encoding has tiles on demand"
     keys: list[list[tuple[int, Window]]] = []
@@ -258,35 +244,22 @@ def _within(centres: Tensor, window: Sequence[float]) -> Tensor:
 
 @dataclass
 class SelectedSlots:
-    """The first step of a question: its image slots and the inputs of the scorers.
+    """The first step of a question: its image slots and the inputs of the scorers."""
 
-    Attributes:
-        input_ids: [B, S], with placeholders for every image token.
-        query_mask: bool [B, S], True on the question.
-        embeds: [B, S, D] of the text; those of placeholders have no meaning.
-        encoding: the image of each slot.
-        rows: [I] the prompt of each slot.
-        budget: K, the number of placeholders for fetched tokens.
-        context: the inputs of the scorers for each slot.
-        taken: [I, M] patches that are base tokens already and must not be fetched again, or None.
-        attention_mask: [B, S]; None: no padding.
-        prefix: the encoded images with the language model's prefill of their base tokens, or None; image_index: [I] the
-            number of the image in each slot.
-        views: the views that each slot fetches from: its overview, the grid of `encoding`, and tiles; None: only the
-            overview.
-    """
-
-    input_ids: Tensor
-    query_mask: Tensor
-    embeds: Tensor
-    encoding: ImageEncoding
-    rows: Tensor
-    budget: int
-    context: FetchContext
-    taken: Tensor | None
-    attention_mask: Tensor | None = None
+    input_ids: Tensor  # [B, S], with placeholders for every image token
+    query_mask: Tensor  # bool [B, S], True on the question
+    embeds: Tensor  # [B, S, D] of the text; those of placeholders have no meaning
+    encoding: ImageEncoding  # the image of each slot
+    rows: Tensor  # [I] the prompt of each slot
+    budget: int  # K, the number of placeholders for fetched tokens
+    context: FetchContext  # the inputs of the scorers for each slot
+    taken: Tensor | None  # [I, M] patches that are base tokens already and must not be fetched again, or None
+    attention_mask: Tensor | None = None  # [B, S]; None: no padding
+    # The encoded images with the language model's prefill of their base tokens, or None; image_index: [I] the number of
+    # the image in each slot.
     prefix: ImageEncoding | None = None
     image_index: Tensor | None = None
+    # The views that each slot fetches from: its overview, the grid of `encoding`, and tiles; None: only the overview.
     views: Views | None = None
 
 
@@ -335,17 +308,11 @@ def select_views(
 
 @dataclass(frozen=True)
 class Seen:
-    """The views and their relevance.
+    """The views and their relevance."""
 
-    Attributes:
-        views: all views.
-        relevance: [V, N] float32 in 0..1, of every view's patches.
-        hidden: [V, N] bool, True on patches whose place is in an earlier view.
-    """
-
-    views: Views
-    relevance: Tensor
-    hidden: Tensor
+    views: Views  # all views
+    relevance: Tensor  # [V, N] float32 in 0..1, of every view's patches
+    hidden: Tensor  # [V, N] bool, True on patches whose place is in an earlier view
 
 
 TokensOfViews = Callable[[Tensor, Tensor, Tensor, Tensor | None], Sequence[Tensor]]
@@ -354,17 +321,11 @@ TokensOfViews = Callable[[Tensor, Tensor, Tensor, Tensor | None], Sequence[Tenso
 
 @dataclass(kw_only=True)
 class JointFetch(FetchResult):
-    """The fetched patches of several views; `scores` and `relevance` are those of the overviews.
+    """The fetched patches of several views; `scores` and `relevance` are those of the overviews."""
 
-    Attributes:
-        view: [I, K] int64, the view of each fetched token; its `indices` and `positions` are in that view's grid.
-        order: [I, K] int64, the rank of each token by relevance, from 0, among all that share the budget.
-        seen: the views.
-    """
-
-    view: Tensor
-    order: Tensor
-    seen: Seen = field(metadata={"shared": True})
+    view: Tensor  # [I, K] int64, the view of each fetched token; its `indices` and `positions` are in that view's grid
+    order: Tensor  # [I, K] int64, the rank of each token by relevance, from 0, among all that share the budget
+    seen: Seen = field(metadata={"shared": True})  # the views
 
     PER_TOKEN: ClassVar[tuple[str, ...]] = (*FetchResult.PER_TOKEN, "view", "order")
 
@@ -433,9 +394,7 @@ class JointFetch(FetchResult):
 
     def assembled(self, make: TokensOfViews, used: Tensor | None = None) -> list[Tensor]:
         """Tensors [I, K, ...] of all fetched tokens, made for some views at a time; 0 on entries that fill a row.
-
-        `used` [I, K]: True on fetched tokens, if it is known.
-        """
+        `used` [I, K]: True on fetched tokens, if it is known."""
         slots, places, view, indices, levels = self._listed(used)
         made: list[Tensor] = []
         for numbers in view.unique().split(VIEWS_AT_ONCE):
@@ -482,8 +441,7 @@ def _shared(total: int, wanted: list[int]) -> list[int]:
 
 # ---- page by page ---------------------------------------------------------------------------------------------------
 
-PAGES_ALONE = 3
-"""The most pages of a prompt that are asked one by one."""
+PAGES_ALONE = 3  # the most pages of a prompt that are asked one by one
 
 GREEDILY = {"do_sample": False, "streamer": None, "num_return_sequences": 1, "num_beams": 1}
 """What is off while pages are asked one by one: only the last answer is sampled, streamed, or one of several."""
@@ -493,9 +451,7 @@ def ask_pages(
     answer_generator: Any, batch: Any, return_fetch: bool, on_fetch: Callable[[FetchResult], Any] | None
 ) -> list[Any]:
     """The answer to each question from the most relevant page that has one, or from all pages if none has.
-
-    `answer_generator`: a `generation.AnswerGenerator`; `batch`: a `generation.QuestionBatch`.
-    """
+    `answer_generator`: a `generation.AnswerGenerator`; `batch`: a `generation.QuestionBatch`."""
     # 1. Each page is a prompt of its own, from which patches are fetched as if it were the only one.
     core, encoding = answer_generator.model.model, batch.encoding
     setting = partial(answer_generator.setting, batch.settings)
@@ -547,10 +503,8 @@ def ask_pages(
 
 
 def _of_document(answer: Any, slot: int, fetch: JointFetch, encoding: ImageEncoding, images: Sequence[int]) -> Any:
-    """An answer about one of a prompt's `images` as one about all of them.
-
-    `slot`: the number of that image among them; `fetch`: from each of them alone.
-    """
+    """An answer about one of a prompt's `images` as one about all of them. `slot`: the number of that image among them;
+    `fetch`: from each of them alone."""
     sources, places = (tuple(replace(o, source=slot) for o in own) for own in (answer.sources, answer.places))
     turned, words = tuple(encoding.turned[row] for row in images), encoding.word_sources()
     own = tuple(words[row][0] for row in images) if answer.words else ()

@@ -71,10 +71,8 @@ def textures(pixel_values: Tensor, side: int, kind: str = "light", patch_mask: T
 
 
 def clear_of_padding(values: Tensor, patch_mask: Tensor) -> Tensor:
-    """Values [B, G, G], 0 on patches next to padding, whose border would be the strongest edge of a page.
-
-    An image too thin for any other patch keeps its values; `patch_mask` [B, N].
-    """
+    """Values [B, G, G], 0 on patches next to padding, whose border would be the strongest edge of a page. An image too
+    thin for any other patch keeps its values; `patch_mask` [B, N]."""
     padding = (~patch_mask).view(values.shape).float()
     inner = F.max_pool2d(padding[:, None], 3, stride=1, padding=1)[:, 0] == 0
     inner = inner | ~inner.any((1, 2), keepdim=True)
@@ -312,9 +310,7 @@ class ArrCocVisionTower(nn.Module):
         self, encoding: ImageEncoding, indices: Tensor, used: Tensor | None = None, levels: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Fetched patches or regions [I, K] -> their semantic states and their projected features, each [I, K, D'].
-
-        `used`, `levels` [I, K]: see `SemanticEncoder.forward`. A region is projected from the mean of its patches.
-        """
+        `used`, `levels` [I, K]: see `SemanticEncoder.forward`. A region is projected from the mean of its patches."""
         features = encoding.features
         projected = self.saccade_projection(states_at(features, indices, levels))
         states, _ = self.semantic_encoder(projected, features.shape[-1], indices, encoding.semantic_cache, used, levels)
@@ -356,10 +352,8 @@ def eager_attention(
 
 
 class SemanticAttention(nn.Module):
-    """Attention of tokens to `past` (keys and values of tokens before them, or None) and to each other.
-
-    `used` [B, S]: True on tokens that others attend to; None: all.
-    """
+    """Attention of tokens to `past` (keys and values of tokens before them, or None) and to each other. `used` [B, S]:
+    True on tokens that others attend to; None: all."""
 
     def __init__(self, config: ArrCocSemanticConfig) -> None:
         super().__init__()
@@ -394,10 +388,8 @@ class SemanticAttention(nn.Module):
 
 
 class SemanticLayer(GradientCheckpointingLayer):
-    """One CLIP block; also returns the keys and values of its own tokens.
-
-    It takes and returns tensors one by one: reentrant checkpointing loses gradients of tensors in tuples.
-    """
+    """One CLIP block; also returns the keys and values of its own tokens. It takes and returns tensors one by one:
+    reentrant checkpointing loses gradients of tensors in tuples."""
 
     def __init__(self, config: ArrCocSemanticConfig) -> None:
         super().__init__()

@@ -16,16 +16,13 @@ from ..modeling.checks import Registry
 from ..modeling.prompt_format import IMAGE_TOKEN, TURN_END, TURN_START, VISION_END, VISION_START
 from .sources import TensorInfo, WeightsSource
 
-BLOCK_ROWS = 4096
-"""TensorRows per block when a table is read in blocks."""
+BLOCK_ROWS = 4096  # rows per block when a table is read in blocks
 
 
 @dataclass(frozen=True)
 class TensorRows:
-    """TensorRows `start` to `stop` (exclusive) along the first axis of a published tensor.
-
-    `transposed`: whether the other two axes are swapped.
-    """
+    """Rows `start` to `stop` (exclusive) along the first axis of a published tensor. `transposed`: whether the other
+    two axes are swapped."""
 
     source: WeightsSource
     name: str
@@ -71,10 +68,7 @@ class Mapping:
 
     def take(self, target: str, *names: str, transposed: bool = False) -> None:
         """Maps these published tensors, one after another, to `target`; `transposed` swaps the last two of three axes.
-
-        Raises:
-            ValueError: the checkpoint lacks one of the published tensors.
-        """
+        Raises ValueError: the checkpoint lacks one of the published tensors."""
         shapes = {name: self.source.shape(name) for name in names}
         self.loaded[target] = tuple(TensorRows(self.source, name, 0, shapes[name][0], transposed) for name in names)
 
@@ -106,19 +100,15 @@ class Mapping:
         return {rows.name for parts in self.loaded.values() for rows in parts}
 
 
-Shapes = dict[str, tuple[int, ...]]
-"""Names and shapes of all tensors of a checkpoint with the planned config."""
+Shapes = dict[str, tuple[int, ...]]  # names and shapes of all tensors of a checkpoint with the planned config
 
 EMBEDDINGS, HEAD = "model.language_model.embed_tokens.weight", "lm_head.weight"
 
 
 @dataclass(frozen=True)
 class PromptTokens:
-    """The tokens and the template of a language model's prompts.
-
-    `needed`: tokens that its tokenizer must have; `added`: tokens that are added if missing; `chat_template`: None for
-    ChatML.
-    """
+    """The tokens and the template of a language model's prompts. `needed`: tokens that its tokenizer must have;
+    `added`: tokens that are added if missing; `chat_template`: None for ChatML."""
 
     image_token: str = IMAGE_TOKEN
     needed: tuple[str, ...] = (TURN_START, TURN_END)
@@ -169,11 +159,8 @@ _SAVED = "architectures auto_map dtype torch_dtype transformers_version use_cach
 
 
 def inner_config(source: WeightsSource, name: str, model_type: str) -> dict[str, Any]:
-    """The language model's config in the field `name` of a published config.
-
-    Raises:
-        ValueError: the field is missing, or has another model_type.
-    """
+    """The language model's config in the field `name` of a published config. Raises ValueError: the field is missing,
+    or has another model_type."""
     published = source.field(name)
     if not isinstance(published, dict) or published.get("model_type") != model_type:
         expected = f"{name} of model_type {model_type!r} in config.json"
@@ -189,9 +176,7 @@ def as_text_config(published: dict[str, Any], model_type: str) -> dict[str, Any]
 
 def map_decoder(mapping: Mapping, wanted: Shapes, prefix: str = "", decoder: str = "model.") -> None:
     """Maps a decoder-only language model under `prefix`, without single experts, and its vocabulary head unless tied.
-
-    `decoder`: the prefix of its parts after `prefix`.
-    """
+    `decoder`: the prefix of its parts after `prefix`."""
     dotted, held = re.escape(prefix), re.escape(decoder)
     parts = held + r"((?:embed_tokens|norm|layers\.\d+)\.(?!mlp\.experts\.).+)"
     mapping.rename({dotted + parts: r"model.language_model.\1"})

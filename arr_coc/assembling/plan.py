@@ -28,19 +28,14 @@ from .families import EMBEDDINGS, HEAD, Mapping, PromptTokens, PublishedFamily, 
 from .published import CLIP_RECIPE, CLIP_TEXT, QUESTION, WORDS, words_in_common
 from .sources import WeightsSource
 
-FILES = ("tokenizer_config.json", "special_tokens_map.json")
-"""Optional files that are read with tokenizer.json."""
+FILES = ("tokenizer_config.json", "special_tokens_map.json")  # optional files that are read with tokenizer.json
 
-ANSWER_TOKENS = 512
-"""The default limit of an answer's tokens, enough for a dense paragraph."""
+ANSWER_TOKENS = 512  # the default limit of an answer's tokens, enough for a dense paragraph
 
 
 def load_tokenizer(source: WeightsSource, prompting: PromptTokens) -> PreTrainedTokenizerFast:
-    """Loads the tokenizer of `source` and adds the tokens `prompting.added`.
-
-    Raises:
-        ValueError: `source` has no tokenizer, or the tokenizer cannot be read or lacks a token that prompts need.
-    """
+    """Loads the tokenizer of `source` and adds the tokens `prompting.added`. Raises ValueError: `source` has no
+    tokenizer, or the tokenizer cannot be read or lacks a token that prompts need."""
     with tempfile.TemporaryDirectory() as folder:  # without config.json, which can name custom classes
         shutil.copyfile(source.file("tokenizer.json"), Path(folder) / "tokenizer.json")
         for name in FILES:
@@ -113,23 +108,15 @@ NEW = {
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of `make_plan`.
+    """The arguments of `make_plan`."""
 
-    Attributes:
-        sources: sources by role: "vision", "llm", and optionally "clip-text" for scorer "clip_query".
-        bridge: a registered bridge.
-        scorers: registered scorers; the first one is the default strategy.
-        dtype: a name in `DTYPES`; None: the type of the vision encoder.
-        max_shard_size: bytes, or a text as "5GB".
-        seed: seed of the randomly initialised weights.
-    """
-
+    # Sources by role: "vision", "llm", and optionally "clip-text" for scorer "clip_query".
     sources: dict[str, WeightsSource]
-    bridge: str = "linear"
-    scorers: tuple[str, ...] = ("realizer",)
-    dtype: str | None = None
-    max_shard_size: int | str = "5GB"
-    seed: int = 0
+    bridge: str = "linear"  # a registered bridge
+    scorers: tuple[str, ...] = ("realizer",)  # registered scorers; the first one is the default strategy
+    dtype: str | None = None  # a name in `DTYPES`; None: the type of the vision encoder
+    max_shard_size: int | str = "5GB"  # bytes, or a text as "5GB"
+    seed: int = 0  # seed of the randomly initialised weights
 
 
 @dataclass(frozen=True)
@@ -158,11 +145,8 @@ class Target:
 
 @dataclass
 class Plan:
-    """The plan that `writer.write` carries out and `report` shows.
-
-    `targets`: in the order of the state dict; `shards`: file names and the targets in each; `left_out`: source, name,
-    reason.
-    """
+    """The plan that `writer.write` carries out and `report` shows. `targets`: in the order of the state dict; `shards`:
+    file names and the targets in each; `left_out`: source, name, reason."""
 
     request: Request
     config: ArrCocConfig
@@ -184,11 +168,8 @@ def skeleton(config: ArrCocConfig) -> ArrCocForConditionalGeneration:
 
 
 def make_plan(request: Request) -> Plan:
-    """Plans a checkpoint; reads headers, configs and the tokenizer, but no weights.
-
-    Raises:
-        ValueError: the result would not be a complete and correct checkpoint.
-    """
+    """Plans a checkpoint; reads headers, configs and the tokenizer, but no weights. Raises ValueError: the result would
+    not be a complete and correct checkpoint."""
     families = {role: _family(role, source) for role, source in request.sources.items()}
     llm = request.sources["llm"]
     prompting = families["llm"].prompting
@@ -265,11 +246,8 @@ def _config(request: Request, families: dict[str, PublishedFamily], tokens: int,
 
 
 def _vocabulary(llm: WeightsSource, text: dict[str, Any], tokens: int) -> int:
-    """TensorRows of the embeddings: the published number if it covers the tokenizer, else the number of tokens.
-
-    Raises:
-        ValueError: config.json lacks the number, or does not match the table.
-    """
+    """Rows of the embeddings: the published number if it covers the tokenizer, else the number of tokens. Raises
+    ValueError: config.json lacks the number, or does not match the table."""
     for name in ("vocab_size", "hidden_size"):
         if not isinstance(text.get(name), int):
             raise ValueError(f"{llm}: expected {name} of the language model in config.json; got {text.get(name)!r}")
@@ -290,11 +268,8 @@ def _stored_dtype(source: WeightsSource) -> torch.dtype:
 def _mappings(
     request: Request, families: dict[str, PublishedFamily], wanted: dict[str, tuple[int, ...]]
 ) -> list[Mapping]:
-    """One mapping for each distinct source.
-
-    Raises:
-        ValueError: a published tensor is neither loaded nor left out; a tensor of ours has two sources, or none.
-    """
+    """One mapping for each distinct source. Raises ValueError: a published tensor is neither loaded nor left out; a
+    tensor of ours has two sources, or none."""
     mappings, origins = [], dict[str, WeightsSource]()
     for source in dict.fromkeys(request.sources.values()):
         roles = {role for role, origin in request.sources.items() if origin is source}
@@ -321,11 +296,8 @@ def _recipe(name: str) -> str | None:
 
 
 def _target(name: str, shape: tuple[int, ...], dtype: torch.dtype, rows: tuple[TensorRows, ...] | None) -> Target:
-    """Checks that the rows form exactly this tensor, or (embeddings) all of it except rows of added tokens.
-
-    Raises:
-        ValueError: the rows have another shape or number than the tensor, or an unsupported type.
-    """
+    """Checks that the rows form exactly this tensor, or (embeddings) all of it except rows of added tokens. Raises
+    ValueError: the rows have another shape or number than the tensor, or an unsupported type."""
     if rows is None:
         return Target(name, shape, dtype, recipe=_recipe(name))
     first = rows[0]

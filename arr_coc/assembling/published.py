@@ -36,8 +36,7 @@ CLIP_RECIPE = "fitted: from the language model's embeddings of words to CLIP's (
 WORDS = "text_model.embeddings.token_embedding.weight"
 QUESTION = "model.fetcher.scorers.clip_query.text_projection.weight"
 
-RIDGE = 0.1
-"""Penalty per word, against normalised embeddings of unit variance."""
+RIDGE = 0.1  # penalty per word, against normalised embeddings of unit variance
 
 
 @FAMILIES.register("clip")
@@ -57,11 +56,8 @@ FAMILIES.register("clip_text_model")(Clip)
 
 
 def words_in_common(source: WeightsSource, tokenizer: Any) -> list[tuple[int, int]]:
-    """(row of the language model, row of CLIP) of each lower-case word that is one token for both.
-
-    Raises:
-        ValueError: the two have no word in common, or `source` has no tokenizer of CLIP's form.
-    """
+    """(row of the language model, row of CLIP) of each lower-case word that is one token for both. Raises ValueError:
+    the two have no word in common, or `source` has no tokenizer of CLIP's form."""
     known = tokenizer.get_vocab()
     vocabulary = read_json(source.file("tokenizer.json")).get("model", {}).get("vocab", {})
     words = {token: row for token, row in vocabulary.items() if re.fullmatch(r"[a-z]+</w>", token)}
@@ -89,7 +85,7 @@ def fit(source: WeightsSource, embeddings: TensorRows, tokenizer: Any) -> Tensor
 
 
 def _gather(rows: TensorRows, wanted: Tensor) -> Tensor:
-    """TensorRows `wanted` (ascending) of a table as [W, width] float32, without loading the whole table."""
+    """Rows `wanted` (ascending) of a table as [W, width] float32, without loading the whole table."""
     gathered = torch.empty(len(wanted), rows.info.shape[1])
     for first, block in rows.blocks():
         here = (wanted >= first) & (wanted < first + len(block))
@@ -328,11 +324,8 @@ def _text_config(source: WeightsSource) -> dict[str, Any]:
 
 
 def _map_projector(mapping: Mapping, wanted: Shapes, *, own: bool) -> None:
-    """Maps the projector, if the bridge has a place for it and the language model has its width.
-
-    Raises:
-        ValueError: the language model is also of this source (`own`), but has another width.
-    """
+    """Maps the projector, if the bridge has a place for it and the language model has its width. Raises ValueError: the
+    language model is also of this source (`own`), but has another width."""
     target = "model.bridge.projection.weight"
     rows, columns = mapping.source.shape("model.projector.layers.weight")
     ours = wanted.get(target)

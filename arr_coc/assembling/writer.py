@@ -32,9 +32,7 @@ COMPRESSOR, PROJECTION = "model.vision_tower.compressor", "model.vision_tower.sa
 @torch.no_grad()
 def initialise(plan: Plan, model: PreTrainedModel, part: str) -> dict[str, Tensor]:
     """The new tensors of one part (`part_of`) of the model; values depend on the plan's seed and the part alone.
-
-    `model` is on the meta device; the part gets memory for the time of the call.
-    """
+    `model` is on the meta device; the part gets memory for the time of the call."""
     names = [name for name, target in plan.targets.items() if not target.rows and part_of(name) == part]
     root, compressor = model.get_submodule(part), model.get_submodule(COMPRESSOR) if part == PROJECTION else None
     for owner in {name.rpartition(".")[0] for name in names}:
@@ -64,8 +62,7 @@ def _children_first(module: nn.Module) -> list[nn.Module]:
 
 
 CONFIG = "config.json"
-RECORD = "assembly.json"
-"""File with the origin of every part of an assembled checkpoint."""
+RECORD = "assembly.json"  # file with the origin of every part of an assembled checkpoint
 
 
 def write(plan: Plan, out: Path, *, force: bool = False, progress: bool = False) -> Path:
@@ -129,11 +126,8 @@ def _write_shards(plan: Plan, folder: Path, progress: bool) -> None:
 
 
 def read(target: Target, dtype: torch.dtype | None = None) -> Tensor:
-    """Reads a tensor from its published rows; `dtype`: the target's by default.
-
-    Raises:
-        ValueError: a published tensor has values that are not finite.
-    """
+    """Reads a tensor from its published rows; `dtype`: the target's by default. Raises ValueError: a published tensor
+    has values that are not finite."""
     out = torch.empty(target.shape, dtype=dtype or target.dtype)
     flat, at = out.view(-1), 0
     with ExitStack() as stack:

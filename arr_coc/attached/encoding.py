@@ -20,51 +20,33 @@ from ..modeling.vision_tower import luminance, magnitude, sobel
 from ..modeling.word_sources import PageWords
 from .families import AttachedFamily, View
 
-TOKEN_PX = 8
-"""Side of a token's part of the image, px, at which its saliency is computed."""
+TOKEN_PX = 8  # side of a token's part of the image, px, at which its saliency is computed
 
 
 @dataclass(eq=False)
 class EncodedPrompt:
-    """The images of one prompt.
+    """The images of one prompt."""
 
-    Attributes:
-        sources: of each image: its size, its pixels, its page or second in a document.
-        texts: the processor's text for each image.
-        views: all grids of tokens, in the order of the tokens.
-        places: [N, 3] view, y, x of each token; -1 for tokens without a place.
-        boxes: [N, 4] x0, y0, x1, y1 of each token, px of its image.
-        saliency: [N] mean Sobel magnitude of the image under each token.
-        cells: [N] the base token over each token, or -1.
-        base_grids: (rows, cols) of the base tokens of each view.
-        base: [M, D], and `base_planes` [M, D] for each of DeepStack's layers.
-        seen: [N, D] the scorers' input for each token.
-        tokens: [N, D], and `planes` [N, D]; None: they are encoded on demand, from `pixels`.
-        pixels: the vision tower's inputs, by name; empty if there are `tokens`.
-        inputs: the inputs of positions, see `Family.of_prompt`.
-        prefix: the prompt [p] up to the last base token, and the cache of its keys and values.
-        image: likewise up to the last of all image tokens, for the layers that strategy "attention" needs.
-        words: of each image, for strategy "words".
-    """
-
-    sources: list[Source]
-    texts: list[str]
-    views: list[View]
-    places: Tensor
-    boxes: Tensor
-    saliency: Tensor
-    cells: Tensor
-    base_grids: list[tuple[int, int]]
-    base: Tensor
+    sources: list[Source]  # of each image: its size, its pixels, its page or second in a document
+    texts: list[str]  # the processor's text for each image
+    views: list[View]  # all grids of tokens, in the order of the tokens
+    places: Tensor  # [N, 3] view, y, x of each token; -1 for tokens without a place
+    boxes: Tensor  # [N, 4] x0, y0, x1, y1 of each token, px of its image
+    saliency: Tensor  # [N] mean Sobel magnitude of the image under each token
+    cells: Tensor  # [N] the base token over each token, or -1
+    base_grids: list[tuple[int, int]]  # (rows, cols) of the base tokens of each view
+    base: Tensor  # [M, D], and `base_planes` [M, D] for each of DeepStack's layers
     base_planes: list[Tensor]
-    seen: Tensor
-    tokens: Tensor | None
+    seen: Tensor  # [N, D] the scorers' input for each token
+    tokens: Tensor | None  # [N, D], and `planes` [N, D]; None: they are encoded on demand, from `pixels`
     planes: list[Tensor]
-    pixels: dict[str, Tensor]
-    inputs: dict[str, Tensor]
+    pixels: dict[str, Tensor]  # the vision tower's inputs, by name; empty if there are `tokens`
+    inputs: dict[str, Tensor]  # the inputs of positions, see `Family.of_prompt`
+    # The prompt [p] up to the last base token, and the cache of its keys and values.
     prefix: tuple[Tensor, Cache] | None = field(default=None, repr=False)
+    # Likewise up to the last of all image tokens, for the layers that strategy "attention" needs.
     image: tuple[Tensor, Cache] | None = field(default=None, repr=False)
-    words: list[PageWords] = field(default_factory=list, repr=False)
+    words: list[PageWords] = field(default_factory=list, repr=False)  # of each image, for strategy "words"
 
     def __len__(self) -> int:
         return len(self.places)
@@ -82,14 +64,11 @@ class EncodedPrompt:
 
 @dataclass(eq=False)
 class AttachedEncoding:
-    """The result of `AttachedReader.encode_image`: the images of each prompt, and the model that encoded them.
-
-    Attributes:
-        outputs: makes the model's own output, as in `mm_encoder_outputs`, from image tokens by name.
-    """
+    """The result of `AttachedReader.encode_image`: the images of each prompt, and the model that encoded them."""
 
     prompts: list[EncodedPrompt]
     model: Any = field(repr=False)
+    # Makes the model's own output, as in `mm_encoder_outputs`, from image tokens by name.
     outputs: Callable[..., dict[str, Any]] = field(repr=False)
 
     def __len__(self) -> int:
@@ -173,10 +152,8 @@ def _views(
 
 
 def places_of(views: Sequence[View], grids: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor, Tensor]:
-    """View, y, x [N, 3], the box [N, 4] in px and the base token [N] of every token of consecutive views.
-
-    The base tokens of a view form a grid of (rows, cols), which may be empty. -1: no place, no base token.
-    """
+    """View, y, x [N, 3], the box [N, 4] in px and the base token [N] of every token of consecutive views. The base
+    tokens of a view form a grid of (rows, cols), which may be empty. -1: no place, no base token."""
     places, boxes, cells, first = [], [], [], 0
     for number, (view, (rows, cols)) in enumerate(zip(views, grids, strict=True)):
         at = torch.cartesian_prod(torch.arange(view.rows), torch.arange(view.cols))

@@ -24,22 +24,15 @@ from ..modeling.image_processing_arr_coc import Box
 
 @dataclass(frozen=True)
 class View:
-    """A grid of image tokens: a whole image, or a tile of it.
+    """A grid of image tokens: a whole image, or a tile of it."""
 
-    Attributes:
-        image: the number of its image in the prompt, from 0.
-        box: x0, y0, x1, y1, its part of this image, px.
-        rows, cols: of its tokens.
-        row_ends: tokens without a place behind each row, such as LLaVA's newline.
-        ends: such tokens behind the last row.
-    """
-
-    image: int
-    box: Box
+    image: int  # the number of its image in the prompt, from 0
+    box: Box  # x0, y0, x1, y1, its part of this image, px
+    # Of its tokens.
     rows: int
     cols: int
-    row_ends: int = 0
-    ends: int = 0
+    row_ends: int = 0  # tokens without a place behind each row, such as LLaVA's newline
+    ends: int = 0  # such tokens behind the last row
 
     def __len__(self) -> int:
         return self.rows * (self.cols + self.row_ends) + self.ends
@@ -252,10 +245,8 @@ class Gemma3(AttachedFamily):
 
 @FAMILIES.register("llava_onevision")
 class LlavaOnevision(AttachedFamily):
-    """An overview, and behind it one grid of all tiles, cut to the image, with a newline behind each row.
-
-    Several images in a prompt have no tiles, and one newline each.
-    """
+    """An overview, and behind it one grid of all tiles, cut to the image, with a newline behind each row. Several
+    images in a prompt have no tiles, and one newline each."""
 
     by_prompt = True
 

@@ -41,11 +41,9 @@ from .encoding import AttachedEncoding, EncodedPrompt, encode_prompts
 from .families import FAMILIES
 from .runner import ModelRunner, PreparedPrompt, count_fetched
 
-BUDGET = 0.25
-"""Default share of the plain model's image tokens."""
+BUDGET = 0.25  # default share of the plain model's image tokens
 
-POOL = 4
-"""Default number of image tokens along each axis in one base token."""
+POOL = 4  # default number of image tokens along each axis in one base token
 
 WAYS = ("tokens", "pixels")
 
@@ -242,11 +240,7 @@ class AttachedReader:
     # ---- the trained scorer ----------------------------------------------------------------------------------------
 
     def save_adapter(self, path: str | Path) -> None:
-        """Writes the trained scorer to a safetensors file.
-
-        Raises:
-            ValueError: there is no trained scorer.
-        """
+        """Writes the trained scorer to a safetensors file. Raises ValueError: there is no trained scorer."""
         if self.scorer is None:
             raise ValueError("save_adapter: expected a trained scorer (load_adapter, or arr-coc train); got none")
         scorer, config = self.scorer, self.model.config
@@ -292,11 +286,8 @@ class AttachedReader:
             raise ValueError('way "pixels": expected a pool above 0, by which the small copy is smaller; got 0')
 
     def check_questions(self, question: str | Sequence[str], history: Sequence[Sequence[Turn]] = ()) -> list[str]:
-        """The questions, checked; the history must be text without image placeholders, too.
-
-        Raises:
-            ValueError: an invalid question, or none.
-        """
+        """The questions, checked; the history must be text without image placeholders, too. Raises ValueError: an
+        invalid question, or none."""
         questions = checked_questions(question, [])
         for text in (*questions, *(said for turns in history for turn in turns for said in turn)):
             for token in {self.family.image_token, self.processor.image_token}:
@@ -306,12 +297,8 @@ class AttachedReader:
         return questions
 
     def check_strategy(self, strategy: str | None, boxes: Any = None) -> str:
-        """The strategy's name; None gives the default.
-
-        Raises:
-            ValueError: an unknown name, "realizer" without a trained scorer, "oracle" without boxes, or boxes with
-                another strategy.
-        """
+        """The strategy's name; None gives the default. Raises ValueError: an unknown name, "realizer" without a trained
+        scorer, "oracle" without boxes, or boxes with another strategy."""
         if strategy is None:
             strategy = "attention" if self.scorer is None else "realizer"
         if strategy not in scoring.STRATEGIES:

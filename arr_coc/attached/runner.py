@@ -47,23 +47,17 @@ class PlainPrompt(NamedTuple):
 
 @dataclass
 class PlacedPrompt:
-    """A prompt as the language model reads it.
+    """A prompt as the language model reads it."""
 
-    Attributes:
-        ids: [S'].
-        positions: [axes, S'], the plain model's positions of the same places; a base token has its cell's mean;
-            floating-point if tokens were left out.
-        kinds: [S'] `TEXT`, `BASE` or `FETCHED`.
-        tokens, planes: [T, D] its image tokens in their order.
-        prefix: the number of tokens that do not depend on the question: those up to the last base token.
-    """
-
-    ids: Tensor
+    ids: Tensor  # [S']
+    # [axes, S'], the plain model's positions of the same places; a base token has its cell's mean; floating-point if
+    # tokens were left out.
     positions: Tensor
-    kinds: Tensor
+    kinds: Tensor  # [S'] `TEXT`, `BASE` or `FETCHED`
+    # [T, D] its image tokens in their order.
     tokens: Tensor
     planes: list[Tensor]
-    prefix: int
+    prefix: int  # the number of tokens that do not depend on the question: those up to the last base token
 
 
 def count_fetched(budget: float | int | str, tokens: int, places: int, base: int) -> int | None:
@@ -110,11 +104,9 @@ def share_or_number(text: str) -> float | int | str:
         return text
 
 
-ATTENTION_LAYERS = (0.25, 0.75)
-"""Interval of the language model's depth whose attention is read."""
+ATTENTION_LAYERS = (0.25, 0.75)  # interval of the language model's depth whose attention is read
 
-NEW_TOKENS = 128
-"""The most tokens of an answer, if neither the call nor the model's generation config gives it."""
+NEW_TOKENS = 128  # the most tokens of an answer, if neither the call nor the model's generation config gives it
 
 
 class PreparedPrompt(NamedTuple):
@@ -157,11 +149,8 @@ class ModelRunner:
         self.tokenizing = Turns()
 
     def chat(self, images: int, question: str, history: Sequence[Turn] = ()) -> str:
-        """The prompt's text, with one placeholder for each image in its first turn.
-
-        Raises:
-            ValueError: a chat template without a place for images.
-        """
+        """The prompt's text, with one placeholder for each image in its first turn. Raises ValueError: a chat template
+        without a place for images."""
         said = [(role, text) for turn in history for role, text in zip(("user", "assistant"), turn, strict=True)]
         chat: list[dict[str, Any]] = [
             {"role": role, "content": [{"type": "text", "text": text}]} for role, text in (*said, ("user", question))
@@ -200,10 +189,8 @@ class ModelRunner:
         return torch.tensor(ids, dtype=torch.long, device=self.model.device)
 
     def place(self, prompt: EncodedPrompt, plain: PlainPrompt, fetched: Tensor | None) -> PlacedPrompt:
-        """The prompt with base tokens at their view, and fetched tokens behind all base tokens.
-
-        `fetched`: [K] numbers of tokens, ascending; None: all, each in its own place, without base tokens.
-        """
+        """The prompt with base tokens at their view, and fetched tokens behind all base tokens. `fetched`: [K] numbers
+        of tokens, ascending; None: all, each in its own place, without base tokens."""
         tokens, planes = prompt.tokens, prompt.planes
         if tokens is None:
             tokens, planes = self._encode_cells(prompt, fetched)

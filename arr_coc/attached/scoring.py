@@ -45,10 +45,8 @@ if TYPE_CHECKING:
 
 
 class SimilarityScorer(Scorer):
-    """The largest cosine of an image token, less the mean of all, with an embedding of the question's tokens.
-
-    It needs no training: in these models image tokens and embeddings share the language model's space.
-    """
+    """The largest cosine of an image token, less the mean of all, with an embedding of the question's tokens. It needs
+    no training: in these models image tokens and embeddings share the language model's space."""
 
     def forward(self, context: FetchContext) -> Tensor:
         tokens = context.features.flatten(2).transpose(1, 2).float()
@@ -142,10 +140,8 @@ def token_scores(scorer: Scorer, prompt: EncodedPrompt, query: Tensor, **given: 
 
 
 def score(scorer: Scorer, prompt: EncodedPrompt, query: Tensor, **given: Any) -> tuple[Tensor, Tensor, bool]:
-    """Scores [N] and relevance [N] in 0..1 of every token; and whether saliency replaced the scorer.
-
-    Saliency replaces a map that is flat or not finite. For the arguments see `token_scores`.
-    """
+    """Scores [N] and relevance [N] in 0..1 of every token; and whether saliency replaced the scorer. Saliency replaces
+    a map that is flat or not finite. For the arguments see `token_scores`."""
     scores = token_scores(scorer, prompt, query, **given)
     places = prompt.is_place.to(scores.device)
     failed = bool(is_uninformative(scores[None], places[None]))
@@ -240,10 +236,8 @@ def spelled_alike(words: Sequence[str], question: str) -> Tensor:
 
 
 def with_neighbours(values: Tensor, prompt: EncodedPrompt) -> Tensor:
-    """Values [N] of all tokens, to each of which the mean of the 3 x 3 tokens around it is added, view by view.
-
-    A word has several tokens, and its name is beside it. Outside the view all values are 0.
-    """
+    """Values [N] of all tokens, to each of which the mean of the 3 x 3 tokens around it is added, view by view. A word
+    has several tokens, and its name is beside it. Outside the view all values are 0."""
     parts = values.split([len(view) for view in prompt.views])
     grids = [own[view.numbers().to(own.device)] for view, own in zip(prompt.views, parts, strict=True)]
     means = [F.avg_pool2d(grid[None], 3, stride=1, padding=1).flatten() for grid in grids]
@@ -251,10 +245,8 @@ def with_neighbours(values: Tensor, prompt: EncodedPrompt) -> Tensor:
 
 
 def between_cells(values: Tensor, prompt: EncodedPrompt) -> Tensor:
-    """Values of base tokens [M] on all tokens [N], interpolated between the cells' centres, view by view.
-
-    The result is relative to the maximum, rounded to four digits, so that rounding errors do not order equal tokens.
-    """
+    """Values of base tokens [M] on all tokens [N], interpolated between the cells' centres, view by view. The result is
+    relative to the maximum, rounded to four digits, so that rounding errors do not order equal tokens."""
     values = values.float() / values.max().clamp(min=1e-12)
     parts, spread = values.split([rows * cols for rows, cols in prompt.base_grids]), []
     for view, grid, own in zip(prompt.views, prompt.base_grids, parts, strict=True):
@@ -263,23 +255,16 @@ def between_cells(values: Tensor, prompt: EncodedPrompt) -> Tensor:
     return torch.cat(spread)
 
 
-ALL = "all"
-"""The strategy of an answer with all tokens kept, each in its place, without base tokens."""
+ALL = "all"  # the strategy of an answer with all tokens kept, each in its place, without base tokens
 
 
 @dataclass(kw_only=True)
 class AttachedFetch(FetchResult):
-    """`FetchResult` of one prompt, with views of any shape: indices number the prompt's tokens, over all its views.
+    """`FetchResult` of one prompt, with views of any shape: indices number the prompt's tokens, over all its views."""
 
-    Attributes:
-        places: [N, 3] view, y, x of each token of the prompt.
-        owners: the number of each view's image in the prompt.
-        base: M, the base tokens beside the fetched tokens.
-    """
-
-    places: Tensor
-    owners: tuple[int, ...]
-    base: int
+    places: Tensor  # [N, 3] view, y, x of each token of the prompt
+    owners: tuple[int, ...]  # the number of each view's image in the prompt
+    base: int  # M, the base tokens beside the fetched tokens
 
     @property
     def positions(self) -> Tensor:

@@ -337,12 +337,8 @@ def split_names(text: str, option: str) -> list[str]:
 
 
 def writable(name: str, option: str, endings: tuple[str, ...] | None = None) -> Path:
-    """The path of a file to write, checked before the work starts.
-
-    Raises:
-        ValueError: its folder does not exist, it is a folder itself, it may not be written, or its name has an ending
-            outside `endings`.
-    """
+    """The path of a file to write, checked before the work starts. Raises ValueError: its folder does not exist, it is
+    a folder itself, it may not be written, or its name has an ending outside `endings`."""
     path = Path(name).expanduser()
     if path.is_dir():
         raise ValueError(f"{option}: expected a file to write; got a folder: {name}")

@@ -21,16 +21,13 @@ from ..modeling.prompt import query_markers
 from ..modeling.word_sources import PageToRead, check_words, read_before, to_tensor
 from .records import Record, is_document, of_line
 
-IGNORED = -100
-"""Label of tokens that are not predicted, which transformers' losses ignore."""
+IGNORED = -100  # label of tokens that are not predicted, which transformers' losses ignore
 
-UNKNOWN = -1.0
-"""Relevance of every patch if the patches of the answer are unknown."""
+UNKNOWN = -1.0  # relevance of every patch if the patches of the answer are unknown
 
 SINGLE = "expected a single image, as training supports no documents"
 
-MARKS = 32
-"""At least as many tokens as the chat template puts around the text of a turn."""
+MARKS = 32  # at least as many tokens as the chat template puts around the text of a turn
 
 
 class QuestionCollator:

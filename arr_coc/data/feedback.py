@@ -16,13 +16,11 @@ from ..journal import JournalEntry, read_entry, read_journal
 from ..modeling.image_processing_arr_coc import Box
 from .records import NOT_ON_THE_PAGE, HeldImage, Record, boxes_of, require, shorten, text_of
 
-JOURNAL = "feedback"
-"""The journal's name, with which the names of its files begin."""
+JOURNAL = "feedback"  # the journal's name, with which the names of its files begin
 
 Part = Literal["all", "learned", "held_out"]
 
-_HELD_OUT = 3
-"""One image in this number is held out."""
+_HELD_OUT = 3  # one image in this number is held out
 
 
 @dataclass(frozen=True)

@@ -15,21 +15,15 @@ from dataclasses import dataclass
 
 from ..modeling.image_processing_arr_coc import Box
 
-TextLine = tuple[str, float, float, float, float]
-"""A text and its box, x0, y0, x1, y1."""
+TextLine = tuple[str, float, float, float, float]  # A text and its box, x0, y0, x1, y1
 
-LEAST_DOCUMENTS = 6
-"""Documents that a label is printed in, at least."""
-LABEL_WORDS, VALUE_WORDS = 4, 7
-"""Most words of each."""
+LEAST_DOCUMENTS = 6  # documents that a label is printed in, at least
+LABEL_WORDS, VALUE_WORDS = 4, 7  # most words of each
 DIVERSE, COMMON = 0.3, 0.35
 """Least number of different values per document of a label; most documents that have the same value, as a share."""
-SUPPORT = 0.3
-"""Share of a label's documents that have a value there, at least, to look for it there (right of it, say)."""
-TYPED = 0.75
-"""Share of a label's values of one type from which on values of other types are left out."""
-STATIC = 0.04
-"""Share of documents from which on a line is taken for a printed part of the form, not for a value."""
+SUPPORT = 0.3  # share of a label's documents that have a value there, at least, to look for it there (right of it, say)
+TYPED = 0.75  # share of a label's values of one type from which on values of other types are left out
+STATIC = 0.04  # share of documents from which on a line is taken for a printed part of the form, not for a value
 
 _CALENDAR = {name.lower() for names in (calendar.day_name, calendar.day_abbr, calendar.month_name) for name in names}
 _NUMBERING = re.compile(r"^\(?\d{1,2}[a-z]?\s?[.),:]\s*(?=[A-Za-z])")
@@ -89,10 +83,8 @@ def _part(line: TextLine, start: int, end: int) -> TextLine:
 
 
 def _prefixes(line: TextLine) -> Iterable[tuple[str, int, int, int]]:
-    """How a line may begin: a possible label in normal form, where it starts and ends, and where the rest begins.
-
-    A label is a whole line, or ends in a colon, or has a number as in "7. Occupation".
-    """
+    """How a line may begin: a possible label in normal form, where it starts and ends, and where the rest begins. A
+    label is a whole line, or ends in a colon, or has a number as in "7. Occupation"."""
     text = line[0]
     numbering = _NUMBERING.match(text)
     start = numbering.end() if numbering else 0
@@ -135,10 +127,8 @@ def _under(lines: Sequence[TextLine], line: TextLine) -> TextLine | None:
 
 
 def mine(pages: Sequence[tuple[str, Sequence[TextLine]]], *, under: bool = True) -> list[list[MinedField]]:
-    """The fields of pages of one kind (document, lines); of a label that is on a page twice none.
-
-    `under`: whether values may stand under their labels.
-    """
+    """The fields of pages of one kind (document, lines); of a label that is on a page twice none. `under`: whether
+    values may stand under their labels."""
     # The documents of each line, and of each beginning of a line, in normal form.
     lines_in, begins_in = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
     for group, lines in pages:

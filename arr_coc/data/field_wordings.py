@@ -20,8 +20,7 @@ from .field_mining import normal
 _KINDS = frozenset(listed("kinds of concepts with wordings"))
 """Kinds of concepts that `QuestionWriter.named` has wordings for."""
 _LONG_FORMS = pairs("long forms of labels")
-PRICE = "price"
-"""The concept of fields whose label is an item that was bought."""
+PRICE = "price"  # the concept of fields whose label is an item that was bought
 OWN, CORE = 0.45, 3
 """Share of a concept's own questions, and before them of those that drawn receipts are asked; names and questions that
 are always for training."""

@@ -33,14 +33,11 @@ from ..pages.splits import Split
 from .field_mining import has_type, normal
 from .field_wordings import FieldAsker, concepts
 
-HELD_OUT = 6
-"""One group in this number is for validation, another one for the test."""
+HELD_OUT = 6  # one group in this number is for validation, another one for the test
 ABSENT_SHARE, ABSENT_TRIES = 0.14, 6
 """Most questions for absent fields beside each question for one that is there; fields that are tried for each."""
-ROUNDS = 4
-"""Times that a page without questions is asked for words behind others."""
-ALIKE = 0.8
-"""Share of equal characters from which on a word may be another one, misread."""
+ROUNDS = 4  # times that a page without questions is asked for words behind others
+ALIKE = 0.8  # share of equal characters from which on a word may be another one, misread
 _NEED_NO_LABEL = {"company", "address", "place", "company number"}
 MARGIN, STRETCH = 0.12, 0.1
 """Most that is added to each side of a page in training, and most that its height is changed by, as shares."""

@@ -30,11 +30,9 @@ from .pdf_corpus import store_page
 from .real_corpus import Repository, kept_out, parser_of
 from .real_pages import split_of_group
 
-AGREED = 0.6
-"""The least share of a page's annotated characters that PP-OCR reads as well; other pages are left out."""
+AGREED = 0.6  # the least share of a page's annotated characters that PP-OCR reads as well; other pages are left out
 DPI = 130
-MARGIN = 2
-"""Px beside a line that are painted over with it."""
+MARGIN = 2  # px beside a line that are painted over with it
 
 
 @dataclass(frozen=True)

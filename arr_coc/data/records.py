@@ -31,15 +31,10 @@ from ..modeling.prompt_format import NOT_ON_THE_PAGE as NOT_ON_THE_PAGE
 
 @dataclass(frozen=True)
 class HeldImage:
-    """An image that is not a file. Two are the same image if their keys are equal.
+    """An image that is not a file. Two are the same image if their keys are equal."""
 
-    Attributes:
-        key: identifies the image.
-        make: returns the image; can decode or draw it.
-    """
-
-    key: Hashable
-    make: Callable[[], Any] = field(compare=False, repr=False)
+    key: Hashable  # identifies the image
+    make: Callable[[], Any] = field(compare=False, repr=False)  # returns the image; can decode or draw it
 
 
 def opened(image: Path | HeldImage) -> Any:
@@ -120,10 +115,7 @@ def numbers_of(value: Any, name: str, count: int) -> list[float]:
 
 def numbers_in(row: Mapping[str, Any], name: str, count: int | None, length: int | None = None) -> tuple[int, ...]:
     """Numbers of sources in the field `name`, below `count` and as many as `length`, if known; empty if it is missing.
-
-    Raises:
-        ValueError: another type, or a number outside the sources.
-    """
+    Raises ValueError: another type, or a number outside the sources."""
     value = row.get(name)
     if value is None:
         return ()
@@ -170,8 +162,7 @@ logger = logging.get_logger(__name__)
 
 OnError = Literal["stop", "skip"]
 
-MAX_ERRORS = 100
-"""The number of bad records that are skipped before reading stops."""
+MAX_ERRORS = 100  # the number of bad records that are skipped before reading stops
 
 _SOURCES = ("box_sources", "label_sources", "answer_sources")
 _SHOWN = ("image", "images", "boxes", "label_box", "label_boxes", *_SOURCES)
@@ -334,11 +325,8 @@ def lines(path: Path) -> Iterator[Row]:
 
 
 def parse(row: Row, folder: Path) -> Record:
-    """The record of a line; its image's path is relative to `folder`.
-
-    Raises:
-        ValueError: not a JSON object, missing fields, fields of another type, or no such image.
-    """
+    """The record of a line; its image's path is relative to `folder`. Raises ValueError: not a JSON object, missing
+    fields, fields of another type, or no such image."""
     try:
         content = json.loads(row.content)
     except (ValueError, RecursionError) as error:

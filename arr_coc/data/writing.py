@@ -12,8 +12,7 @@ from .formats import Rendered
 
 JPEG_QUALITY = 92
 
-DATA = "data.jsonl"
-"""Name of the file of questions, beside the folder of images."""
+DATA = "data.jsonl"  # name of the file of questions, beside the folder of images
 
 
 def write_questions(out: Path, drawn: Rendered, *, force: bool = False) -> Path:

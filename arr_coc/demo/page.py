@@ -28,8 +28,7 @@ IDLE = 3600  # seconds after which a visitor's image is forgotten, and files are
 TO_ANSWERS = "() => { if (innerWidth < 700) document.getElementById('answers').scrollIntoView() }"
 """Scrolls to the answers if they are below the questions."""
 
-Updates = dict[Any, Any]
-"""New values by part of the page."""
+Updates = dict[Any, Any]  # new values by part of the page
 
 
 @dataclass(frozen=True)
@@ -256,11 +255,8 @@ class OwnFilesOnly:
 
 
 def run(page: DemoPage, host: str, port: int, ready: Callable[[str], None]) -> None:
-    """Serves a page until the process is interrupted; `ready` is called with its URL when the server is ready.
-
-    Raises:
-        OSError: the port is in use.
-    """
+    """Serves a page until the process is interrupted; `ready` is called with its URL when the server is ready. Raises
+    OSError: the port is in use."""
     theme = gr.themes.Default(primary_hue="blue")
     theme.set(button_primary_background_fill="*primary_700", button_primary_background_fill_hover="*primary_800")
     _, url, _ = page.blocks.launch(

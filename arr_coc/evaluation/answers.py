@@ -179,11 +179,8 @@ def needs_views(records: Sequence[Record], tiles: str | int | None) -> bool:
 
 
 def check_arms(arms: Sequence[Arm], side: int) -> None:
-    """Refuses arms that need a single view: peers, halves, all patches, and other image sizes.
-
-    Raises:
-        ValueError: an arm needs a single view.
-    """
+    """Refuses arms that need a single view: peers, halves, all patches, and other image sizes. Raises ValueError: an
+    arm needs a single view."""
     other = [arm.name for arm in arms if arm.rule not in SCORERS or arm.side != side]
     if other:
         expected = "strategies, also STRATEGY@K and STRATEGY+ALLOCATOR, with tiles or several sources"
@@ -210,11 +207,8 @@ def open_sources(
 def encode_document(
     model: ArrCocForConditionalGeneration, record: Record, tiles: str | int | None
 ) -> tuple[ImageEncoding, str]:
-    """The encoding of all sources of a record for one prompt, and a digest of the sources.
-
-    Raises:
-        ValueError: sources that cannot be read, or too many; the message names the record's line.
-    """
+    """The encoding of all sources of a record for one prompt, and a digest of the sources. Raises ValueError: sources
+    that cannot be read, or too many; the message names the record's line."""
     with of_line(record.line):
         sources, options = open_sources(model, record, tiles)
         encoding = encode_sources(model.model, model.processor.image_processor, [sources], options)
@@ -232,11 +226,8 @@ def digest_of(images: Sequence[Path | HeldImage]) -> str:
 
 
 def check_record(record: Record, sizes: Sequence[tuple[int, int]]) -> None:
-    """Refuses unknown source numbers, and boxes outside their source, whose `sizes` are (height, width).
-
-    Raises:
-        ValueError: the message names the record's line.
-    """
+    """Refuses unknown source numbers, and boxes outside their source, whose `sizes` are (height, width). Raises
+    ValueError: the message names the record's line."""
     numbers = (*record.box_sources, *record.label_sources, *record.answer_sources)
     if numbers and max(numbers) >= len(sizes):
         expected = f"numbers of sources below {len(sizes)}"

@@ -55,37 +55,26 @@ again. "passesP": the budget is shared by P passes."""
 
 @dataclass(frozen=True)
 class Arm:
-    """One way to fill the language model's prompt.
+    """One way to fill the language model's prompt."""
 
-    Attributes:
-        name: unique; a strategy, a peer, a name of `BASELINES`, `HALVES` or `BOUNDS`, or RULE+CHANGE@K, see
-            `make_arms`.
-        role: "ladder", "baseline", "half", "bound", "peer" or "ablation".
-        strategy, budget, allocator: arguments of `generate`. `budget` is K of each pass, or its maximum if K depends on
-            the item; of a reader, the argument of its `generate`.
-        side: side of the square that the image is fitted into, px.
-        tokens: positions of the image in the prompt: M + K, and those of the layout.
-        seeds: seeds of random relevance, one run each. Other arms run once, with the config's seed.
-        note: a remark for the report.
-        overlap: "allow", "exclude", or "" for the configured value, see `ArrCocFetcherConfig`.
-        rule: the strategy, peer, baseline, half or bound without changes; by default the start of the name.
-        passes: `num_passes` of `generate`. FLOPs count one pass with the patches of all passes.
-        fetcher: chooses the patches in place of the model's own.
-    """
-
+    # Unique; a strategy, a peer, a name of `BASELINES`, `HALVES` or `BOUNDS`, or RULE+CHANGE@K, see `make_arms`.
     name: str
-    role: str
+    role: str  # "ladder", "baseline", "half", "bound", "peer" or "ablation"
+    # Arguments of `generate`. `budget` is K of each pass, or its maximum if K depends on the item; of a reader, the
+    # argument of its `generate`.
     strategy: str
     budget: Any
     allocator: str
-    side: int
-    tokens: int
+    side: int  # side of the square that the image is fitted into, px
+    tokens: int  # positions of the image in the prompt: M + K, and those of the layout
+    # Seeds of random relevance, one run each. Other arms run once, with the config's seed.
     seeds: tuple[int, ...] = ()
-    note: str = ""
-    overlap: str = ""
-    rule: str = ""
+    note: str = ""  # a remark for the report
+    overlap: str = ""  # "allow", "exclude", or "" for the configured value, see `ArrCocFetcherConfig`
+    rule: str = ""  # the strategy, peer, baseline, half or bound without changes; by default the start of the name
+    # `num_passes` of `generate`. FLOPs count one pass with the patches of all passes.
     passes: int | str = 1
-    fetcher: RunningBackFetcher | None = None
+    fetcher: RunningBackFetcher | None = None  # chooses the patches in place of the model's own
 
     def __post_init__(self) -> None:
         if not self.rule:

@@ -33,35 +33,26 @@ from .statistics import Interval, mean_of_intervals, score_interval
 MATCHES = {"": "caseless_match", "alnum": "alnum_match", "relaxed": "relaxed_accuracy"}
 """Maps the `match` of a record to the metric that decides whether an answer is right."""
 
-Bench = Mapping[str, Sequence[Record]]
-"""The questions of each source, by the name of its folder."""
+Bench = Mapping[str, Sequence[Record]]  # the questions of each source, by the name of its folder
 
 
 @dataclass(frozen=True)
 class BenchAnswer:
-    """A reader's answer to one question of a bench.
-
-    Attributes:
-        source, line: the place of the question in the bench.
-        probability: probability of the whole answer, 0..1.
-        first: whether the page was read for this question; the seconds then include the reading.
-        first_token: seconds until the first token of the answer.
-        seconds: seconds until its last token.
-        legibility: the page's `ImageEncoding.legibility`, from readers that estimate it.
-        read, fetched: whether a right answer is among the words read of the page, and among those fetched for the
-            question; from readers that tell.
-    """
+    """A reader's answer to one question of a bench."""
 
     reader: str
+    # The place of the question in the bench.
     source: str
     line: int
     question: str
     answer: str
-    probability: float
-    first: bool
-    first_token: float
-    seconds: float
-    legibility: float | None = None
+    probability: float  # probability of the whole answer, 0..1
+    first: bool  # whether the page was read for this question; the seconds then include the reading
+    first_token: float  # seconds until the first token of the answer
+    seconds: float  # seconds until its last token
+    legibility: float | None = None  # the page's `ImageEncoding.legibility`, from readers that estimate it
+    # Whether a right answer is among the words read of the page, and among those fetched for the question; from readers
+    # that tell.
     read: bool | None = None
     fetched: bool | None = None
 
@@ -117,8 +108,7 @@ def _says(text: str, answer: str) -> bool:
 
 _WORD = re.compile(r"[^\W_]+")
 
-FEW = 3
-"""Letters and digits of an answer that may stand in longer words by chance."""
+FEW = 3  # letters and digits of an answer that may stand in longer words by chance
 
 
 def read_bench(folder: Path, sources: Sequence[str] | None = None, *, limit: int | None = None) -> Bench:

@@ -25,20 +25,16 @@ from .reporting import points
 from .scores import Items, Scored, compare_all, compared_halves
 from .statistics import FEWEST_IMAGES
 
-NO_VERDICT = "NO VERDICT"
-"""The decision if there are too few images."""
+NO_VERDICT = "NO VERDICT"  # the decision if there are too few images
 
 Comparison = Mapping[str, Any]
 """A comparison of two arms: {"difference": {"value", "low", "high"} in shares, "significant": bool, ...}."""
 
-Compare = Callable[[str, str], Comparison]
-"""Names of two arms -> their comparison."""
+Compare = Callable[[str, str], Comparison]  # names of two arms -> their comparison
 
-SMALLEST_DIFFERENCE = 2.0
-"""The smallest useful difference, points; the default of `by` for `not_above`."""
+SMALLEST_DIFFERENCE = 2.0  # the smallest useful difference, points; the default of `by` for `not_above`
 
-_FORMS = ({"arm", "above", "by"}, {"arm", "not_above", "by"}, {"arm", "not_above"})
-"""The keys of a condition."""
+_FORMS = ({"arm", "above", "by"}, {"arm", "not_above", "by"}, {"arm", "not_above"})  # the keys of a condition
 
 RIVALS = ("larger", "smaller", "random", "saliency", "uniform", "patches_only")
 """The arms that running back must exceed at equal tokens, see `arms`."""
@@ -46,19 +42,14 @@ RIVALS = ("larger", "smaller", "random", "saliency", "uniform", "patches_only")
 
 @dataclass(frozen=True)
 class Condition:
-    """A statement about the differences between `arm` and each of `others`, in points.
+    """A statement about the differences between `arm` and each of `others`, in points."""
 
-    Attributes:
-        arm, others: names of the arm and of the arms to compare it with.
-        above: if True, the difference is significant and its whole interval above `by`; else the whole interval is at
-            most `by`.
-        by: points.
-    """
-
+    # Names of the arm and of the arms to compare it with.
     arm: str
     others: tuple[str, ...]
+    # If True, the difference is significant and its whole interval above `by`; else the whole interval is at most `by`.
     above: bool
-    by: float = SMALLEST_DIFFERENCE
+    by: float = SMALLEST_DIFFERENCE  # points
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
@@ -89,16 +80,11 @@ class Condition:
 
 @dataclass(frozen=True)
 class Rules:
-    """Rules for a decision; without any (`Rules()`) there is none.
+    """Rules for a decision; without any (`Rules()`) there is none."""
 
-    Attributes:
-        rules: decisions and their conditions; the first one that holds counts.
-        otherwise: the decision if none holds.
-        notes: shown with the decision if they hold; those about arms that are not asked are left out.
-    """
-
-    rules: tuple[tuple[str, Condition], ...] = ()
-    otherwise: str = ""
+    rules: tuple[tuple[str, Condition], ...] = ()  # decisions and their conditions; the first one that holds counts
+    otherwise: str = ""  # the decision if none holds
+    # Shown with the decision if they hold; those about arms that are not asked are left out.
     notes: tuple[Condition, ...] = ()
 
     @property
@@ -121,11 +107,8 @@ def default_rules(strategy: str) -> Rules:
 
 
 def read_rules(content: Any) -> Rules:
-    """The rules in the content of a YAML file.
-
-    Raises:
-        ValueError: a rule, a note or `otherwise` is malformed; the message names it and the expected form.
-    """
+    """The rules in the content of a YAML file. Raises ValueError: a rule, a note or `otherwise` is malformed; the
+    message names it and the expected form."""
     if not isinstance(content, dict) or not isinstance(content.get("rules"), list) or not content["rules"]:
         raise ValueError(f"rules: expected a list of rules under the name rules; got {content!r}")
     notes = content.get("notes") or []

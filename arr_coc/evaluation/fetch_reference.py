@@ -22,11 +22,9 @@ from ..modeling.generation import AnswerGenerator, QuestionBatch
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.prompt import EmbeddedPrompt
 
-REFERENCE = "fetch_reference.json"
-"""The file's name, beside the weights."""
+REFERENCE = "fetch_reference.json"  # the file's name, beside the weights
 
-BINS = 10
-"""The number of bins of each statistic; each bin holds equally many of the reference's values."""
+BINS = 10  # the number of bins of each statistic; each bin holds equally many of the reference's values
 
 
 def fetch_statistics(prompt: EmbeddedPrompt) -> dict[str, Tensor]:
@@ -81,16 +79,11 @@ class Distribution:
 
 @dataclass(frozen=True)
 class FetchReference:
-    """A checkpoint's reference statistics.
-
-    Attributes:
-        questions: the number of questions; each counts once per image.
-        statistics: distributions by name, see `fetch_statistics`.
-    """
+    """A checkpoint's reference statistics."""
 
     strategy: str
-    questions: int
-    statistics: dict[str, Distribution]
+    questions: int  # the number of questions; each counts once per image
+    statistics: dict[str, Distribution]  # distributions by name, see `fetch_statistics`
 
     def save(self, path: Path) -> None:
         """Writes the reference as JSON."""
@@ -98,11 +91,7 @@ class FetchReference:
 
     @classmethod
     def load(cls, path: Path) -> "FetchReference":
-        """Reads a file written by `save`.
-
-        Raises:
-            ValueError: the file is not a reference.
-        """
+        """Reads a file written by `save`. Raises ValueError: the file is not a reference."""
         content = read_json(path)
         try:
             statistics = {
@@ -132,10 +121,7 @@ def find_reference(model: ArrCocForConditionalGeneration) -> FetchReference | No
 @torch.no_grad()
 def measure_reference(model: ArrCocForConditionalGeneration, records: Sequence[Record]) -> FetchReference:
     """Measures the statistics on all questions with the model's configuration; embeds prompts, generates no answers.
-
-    Raises:
-        ValueError: no records, or an image that cannot be read.
-    """
+    Raises ValueError: no records, or an image that cannot be read."""
     if not records:
         raise ValueError("data: expected at least one question; got none")
     values: dict[str, list[float]] = {}

@@ -28,20 +28,13 @@ from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
 @dataclass(frozen=True)
 class EarlyStates:
-    """Tensors of a language model after its first layers.
+    """Tensors of a language model after its first layers."""
 
-    Attributes:
-        attention: [S, S] float32, attention weights of the last of these layers, mean over heads; row i attends to
-            column j.
-        keys: [S, H * d] float32, keys of that layer.
-        hidden: [S, D], outputs of that layer.
-        normed: [S, D], these outputs after the last normalisation of the language model.
-    """
-
+    # [S, S] float32, attention weights of the last of these layers, mean over heads; row i attends to column j.
     attention: Tensor
-    keys: Tensor
-    hidden: Tensor
-    normed: Tensor
+    keys: Tensor  # [S, H * d] float32, keys of that layer
+    hidden: Tensor  # [S, D], outputs of that layer
+    normed: Tensor  # [S, D], these outputs after the last normalisation of the language model
 
 
 class _Read(Exception):
@@ -121,26 +114,20 @@ def _mean_weights(query: Tensor, key: Tensor, mask: Tensor | None, scaling: floa
     return total / len(query)
 
 
-LAYER = 2
-"""The number of language-model layers that see all patches: FastV's K; SparseVLM and DART use the same."""
+LAYER = 2  # the number of language-model layers that see all patches: FastV's K; SparseVLM and DART use the same
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A rule, its source, and how this re-creation differs.
+    """A rule, its source, and how this re-creation differs."""
 
-    Attributes:
-        title, arxiv: of the paper.
-        differs: the differences in words, for the report.
-        rule: maps a `PeerQuestion` and K <= n to [K] int64, distinct places among the n candidates.
-        reads_all: whether the rule uses the language model's states for a prompt with all patches.
-    """
-
+    # Of the paper.
     title: str
     arxiv: str
-    differs: str
+    differs: str  # the differences in words, for the report
+    # Maps a `PeerQuestion` and K <= n to [K] int64, distinct places among the n candidates.
     rule: Callable[["PeerQuestion", int], Tensor]
-    reads_all: bool = True
+    reads_all: bool = True  # whether the rule uses the language model's states for a prompt with all patches
 
     @property
     def note(self) -> str:
@@ -223,12 +210,10 @@ def best_places(scores: Tensor, count: int) -> Tensor:
     return scores.sort(descending=True, stable=True).indices[:count]
 
 
-PEERS: Registry[Peer] = Registry("peer")
-"""The rules by name."""
+PEERS: Registry[Peer] = Registry("peer")  # the rules by name
 
 
-TINY = 1e-6
-"""Numbers that differ by no more than this are equal up to rounding (float32)."""
+TINY = 1e-6  # numbers that differ by no more than this are equal up to rounding (float32)
 
 
 # ---- CDPruner: the most diverse subset, conditioned on the question, by a determinantal point process.
@@ -241,9 +226,7 @@ TINY = 1e-6
 # `cdpruner_unturned` besides `cdpruner`.
 def relevance(patches: Tensor, text: Tensor, *, turned: bool = True) -> Tensor:
     """[n] in 0..1: mean cosine of patches [n, D] to the question's tokens [L, D], scaled by its minimum and maximum.
-
-    `turned`: flips the sign, so that the least similar patch is the most relevant. No relevance is 0.
-    """
+    `turned`: flips the sign, so that the least similar patch is the most relevant. No relevance is 0."""
     cosine = (F.normalize(patches.float(), dim=-1) @ F.normalize(text.float(), dim=-1).T).mean(-1)
     relevant = -cosine if turned else cosine
     low, high = relevant.min(), relevant.max()
@@ -285,8 +268,7 @@ def _cdpruner(question: PeerQuestion, count: int, *, turned: bool) -> Tensor:
 # are the tokens of the largest key norm in the second layer, some from the image and some from the text after it. The
 # rule also keeps the tokens with the lowest cosine to the pivots, by the hidden states after that layer and the
 # language model's last normalisation.
-IMAGE_PIVOTS, TEXT_PIVOTS = 4, 4
-"""Numbers of pivots from image and text: eight in all, for every K."""
+IMAGE_PIVOTS, TEXT_PIVOTS = 4, 4  # numbers of pivots from image and text: eight in all, for every K
 
 
 def least_duplicated(states: Tensor, pivots: Tensor, text: Tensor, count: int) -> Tensor:

@@ -62,9 +62,7 @@ def other_pages(
 
 def as_read(arm: Arm, encoding: ImageEncoding, images: Tensor, others: Tensor) -> ImageEncoding:
     """The images number `images` [I] of an encoding, with the base tokens that the language model reads under `arm`.
-
-    `others` [I]: the numbers of their other pages in the encoding, whose base tokens and prefill "other_base" takes.
-    """
+    `others` [I]: the numbers of their other pages in the encoding, whose base tokens and prefill "other_base" takes."""
     own = encoding.select(images)
     if arm.rule != "other_base":
         return own.without_base() if arm.rule == "patches_only" else own
@@ -73,8 +71,7 @@ def as_read(arm: Arm, encoding: ImageEncoding, images: Tensor, others: Tensor) -
     return replace(own, page_cache=None, **{name: getattr(other, name) for name in names})
 
 
-MAX_NEW_TOKENS = 32
-"""The most tokens of an answer if the checkpoint's generation config sets no limit."""
+MAX_NEW_TOKENS = 32  # the most tokens of an answer if the checkpoint's generation config sets no limit
 
 
 class Item(NamedTuple):
@@ -290,10 +287,8 @@ def weights_hash(model: ArrCocForConditionalGeneration) -> str:
 
 
 def answering_hash(model: Any, name: str | None) -> str:
-    """SHA-256 of weights and settings of a model that was loaded by `name`, our own or a published one.
-
-    The folder of a published model's trained scorer has its weights; those of the model itself are elsewhere.
-    """
+    """SHA-256 of weights and settings of a model that was loaded by `name`, our own or a published one. The folder of a
+    published model's trained scorer has its weights; those of the model itself are elsewhere."""
     paths = weight_files(model.config._name_or_path)
     if name is not None and Path(name).is_dir():
         paths += [path for path in weight_files(name) if path not in paths]

@@ -23,11 +23,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#5f5f5f", "#b58900", "#5
 
 
 def as_svg(draw: Callable[[], Any]) -> str:
-    """SVG text of the matplotlib figure that `draw` makes, the same for the same numbers.
-
-    Raises:
-        ValueError: matplotlib is not installed.
-    """
+    """SVG text of the matplotlib figure that `draw` makes, the same for the same numbers. Raises ValueError: matplotlib
+    is not installed."""
     require_extra("matplotlib", "plots")
     from matplotlib import rc_context
 

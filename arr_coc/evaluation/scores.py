@@ -24,39 +24,27 @@ from .arms import HALVES, Arm
 from .calibration import calibration
 from .statistics import Interval, bootstrap_mean, holm, is_significant, paired_difference, score_interval, sign_flip
 
-_ACROSS = 16
-"""Sample points along each side of a box, which measure its fetched share."""
+_ACROSS = 16  # sample points along each side of a box, which measure its fetched share
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A run's answer to one record.
-
-    Attributes:
-        answer, probability: as in `Answer`.
-        tokens: positions of the image in the prompt.
-        grid: G.
-        size: (height, width) of the source image, px.
-        patches: the fetched patches, ascending; None with several views.
-        image: digest of the image's pixels (see `image_digest`).
-        sources: the number of sources in the prompt.
-        fetched: with several views, source, x0, y0, x1, y1 of each patch, px of its source.
-        best: the source of the fetched patch with the highest relevance, or -1.
-        evidence: `Answer.evidence`.
-    """
+    """A run's answer to one record."""
 
     line: int
+    # As in `Answer`.
     answer: str
     probability: float
-    tokens: int
-    grid: int
-    size: tuple[int, int]
-    patches: tuple[int, ...] | None
-    image: str = ""
-    sources: int = 1
+    tokens: int  # positions of the image in the prompt
+    grid: int  # G
+    size: tuple[int, int]  # (height, width) of the source image, px
+    patches: tuple[int, ...] | None  # the fetched patches, ascending; None with several views
+    image: str = ""  # digest of the image's pixels (see `image_digest`)
+    sources: int = 1  # the number of sources in the prompt
+    # With several views, source, x0, y0, x1, y1 of each patch, px of its source.
     fetched: tuple[tuple[float, ...], ...] = ()
-    best: int = -1
-    evidence: Mapping[str, float] = field(default_factory=dict)
+    best: int = -1  # the source of the fetched patch with the highest relevance, or -1
+    evidence: Mapping[str, float] = field(default_factory=dict)  # `Answer.evidence`
 
     @property
     def over_views(self) -> bool:
@@ -89,11 +77,8 @@ def image_digest(image: Image.Image) -> str:
 
 
 def boxed_patches(record: Record, size: tuple[int, int], grid: int, patch_size: int) -> np.ndarray:
-    """bool [G, G]: True on the patches under the record's boxes in an image of `size` (height, width) px.
-
-    Raises:
-        ValueError: a box is outside the image; the message names the record's line.
-    """
+    """bool [G, G]: True on the patches under the record's boxes in an image of `size` (height, width) px. Raises
+    ValueError: a box is outside the image; the message names the record's line."""
     boxed = boxes_to_patches(map_boxes(record.boxes, *size, grid * patch_size), grid, patch_size)
     if record.boxes and not boxed.any():
         raise ValueError(f"line {record.line}: boxes: expected boxes that reach into the image; got {record.boxes}")
@@ -113,10 +98,8 @@ def right_source(said: Prediction, record: Record) -> tuple[float, float]:
 
 
 def recall(said: Prediction, record: Record, patch_size: int) -> float:
-    """Fetched share of what the record's boxes cover: of patches for a single view, else of the boxes' area.
-
-    If several sources have the answer, that of the best source. NaN without boxes.
-    """
+    """Fetched share of what the record's boxes cover: of patches for a single view, else of the boxes' area. If several
+    sources have the answer, that of the best source. NaN without boxes."""
     if not record.boxes:
         return float("nan")
     if not said.over_views:
@@ -185,18 +168,12 @@ logger = logging.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Items:
-    """The distinct questions of a data set: of copies (same pixels, question and answers) only the first counts.
-
-    Attributes:
-        places: int [n], the index of each among all records.
-        images: int [n], the index of each record's image; images with the same pixels have the same index.
-        copies: the number of records that do not count.
-    """
+    """The distinct questions of a data set: of copies (same pixels, question and answers) only the first counts."""
 
     records: list[Record]
-    places: np.ndarray
-    images: np.ndarray
-    copies: int
+    places: np.ndarray  # int [n], the index of each among all records
+    images: np.ndarray  # int [n], the index of each record's image; images with the same pixels have the same index
+    copies: int  # the number of records that do not count
 
     @property
     def number_of_images(self) -> int:
@@ -223,11 +200,8 @@ def distinct_items(records: Sequence[Record], predictions: Sequence[Prediction])
 
 
 def check_answers(records: Sequence[Record], metric: str) -> None:
-    """Refuses reference answers that the metric cannot score, before any question is asked.
-
-    Raises:
-        ValueError: an unknown metric, or an answer that it cannot score; the message names the record's line.
-    """
+    """Refuses reference answers that the metric cannot score, before any question is asked. Raises ValueError: an
+    unknown metric, or an answer that it cannot score; the message names the record's line."""
     scored = METRICS[metric]
     for record in records:
         try:
@@ -238,25 +212,17 @@ def check_answers(records: Sequence[Record], metric: str) -> None:
 
 @dataclass(frozen=True)
 class Scored:
-    """An arm's predictions for the items that count, with their scores.
-
-    Attributes:
-        predictions: R rows of n.
-        scores: float64 [R, n] in 0..1.
-        recalls: float64 [R, n], NaN for records without boxes.
-        images: int [n], the index of each question's image.
-        absent: bool [n], True on questions whose field is not on the page.
-        pages: float64 [2, R, n], whether the best patch, and whether most patches, came from a source with the answer
-            (see `right_source`); NaN if unknown. None if unknown for all questions.
-    """
+    """An arm's predictions for the items that count, with their scores."""
 
     arm: Arm
     metric: str
-    predictions: list[list[Prediction]]
-    scores: np.ndarray
-    recalls: np.ndarray
-    images: np.ndarray
-    absent: np.ndarray
+    predictions: list[list[Prediction]]  # R rows of n
+    scores: np.ndarray  # float64 [R, n] in 0..1
+    recalls: np.ndarray  # float64 [R, n], NaN for records without boxes
+    images: np.ndarray  # int [n], the index of each question's image
+    absent: np.ndarray  # bool [n], True on questions whose field is not on the page
+    # Float64 [2, R, n], whether the best patch, and whether most patches, came from a source with the answer (see
+    # `right_source`); NaN if unknown. None if unknown for all questions.
     pages: np.ndarray | None = None
 
     @cached_property
@@ -326,11 +292,8 @@ class Scored:
 
 
 def score_arm(arm: Arm, rows: Sequence[Sequence[Prediction]], items: Items, metric: str, patch_size: int) -> Scored:
-    """Scores the predictions of an arm's R runs, each with one for every record of the data.
-
-    Raises:
-        ValueError: answers that the metric cannot score, or boxes outside their image.
-    """
+    """Scores the predictions of an arm's R runs, each with one for every record of the data. Raises ValueError: answers
+    that the metric cannot score, or boxes outside their image."""
     score = METRICS[metric].score
     counted = [[row[place] for place in items.places] for row in rows]
     pairs = [list(zip(row, items.records, strict=True)) for row in counted]
@@ -342,10 +305,8 @@ def score_arm(arm: Arm, rows: Sequence[Sequence[Prediction]], items: Items, metr
 
 
 def compare(first: Scored, second: Scored) -> dict[str, Any]:
-    """Paired difference of two arms (means over their runs), with p by sign flips of whole images.
-
-    `gained` and `lost`: the questions on which the first arm scores higher and lower.
-    """
+    """Paired difference of two arms (means over their runs), with p by sign flips of whole images. `gained` and `lost`:
+    the questions on which the first arm scores higher and lower."""
     ours, theirs, images = first.mean_scores, second.mean_scores, first.images
     difference, p = paired_difference(ours, theirs, groups=images), sign_flip(ours, theirs, groups=images)
     return {

@@ -9,24 +9,19 @@ import numpy as np
 
 from .reporting import require_extra
 
-RESAMPLES = 2000
-"""Number of bootstrap resamples: 50 of them are beyond each end of a 95 % interval."""
+RESAMPLES = 2000  # number of bootstrap resamples: 50 of them are beyond each end of a 95 % interval
 
-FLIPS = 9999
-"""Number of random sign flips of a permutation test: its smallest p is 1 in 10,000."""
+FLIPS = 9999  # number of random sign flips of a permutation test: its smallest p is 1 in 10,000
 
 SIGNIFICANCE = 0.02
 """Largest significant p (after Holm). At 0.05, 100 comparisons of an arm with itself would often give six or more
 significant differences; at 0.02, a difference of three points on 2,000 questions is still found nearly always."""
 
-FEWEST_IMAGES = 20
-"""With fewer images nothing is significant and no verdict is given, as intervals are unreliable."""
+FEWEST_IMAGES = 20  # with fewer images nothing is significant and no verdict is given, as intervals are unreliable
 
-ROUNDING = 1e-9
-"""A smaller spread is rounding error: 0.9 - 0.3, summed in two ways, is not always the same number."""
+ROUNDING = 1e-9  # A smaller spread is rounding error: 0.9 - 0.3, summed in two ways, is not always the same number
 
-Values = Sequence[float] | np.ndarray
-"""Scores of items."""
+Values = Sequence[float] | np.ndarray  # scores of items
 
 Groups = Sequence[int] | np.ndarray | None
 """The group of each item, as of questions about one image; groups are drawn as a whole. None: each is a group."""
@@ -42,11 +37,8 @@ class Interval:
 
 
 def wilson(successes: int, n: int) -> Interval:
-    """Wilson's score interval of a proportion (Wilson 1927), valid also at 0 and 1 and for small n.
-
-    Raises:
-        ValueError: unless 0 <= successes <= n and n > 0; or scipy is not installed.
-    """
+    """Wilson's score interval of a proportion (Wilson 1927), valid also at 0 and 1 and for small n. Raises ValueError:
+    unless 0 <= successes <= n and n > 0; or scipy is not installed."""
     if not 0 <= successes <= n or n == 0:
         raise ValueError(f"successes: expected 0 to n, n at least 1; got {successes} of {n}")
     require_extra("scipy.stats", "intervals")
@@ -57,11 +49,8 @@ def wilson(successes: int, n: int) -> Interval:
 
 
 def bootstrap_mean(values: Values, *, groups: Groups = None) -> Interval:
-    """Mean with a percentile bootstrap interval (Efron 1979), the same for the same values.
-
-    Raises:
-        ValueError: no values.
-    """
+    """Mean with a percentile bootstrap interval (Efron 1979), the same for the same values. Raises ValueError: no
+    values."""
     items = np.asarray(values, dtype=np.float64)
     sums, counts = _by_group(items, groups)
     # Equal groups are interchangeable: how often each kind of group is drawn is multinomial.
@@ -90,11 +79,8 @@ def score_interval(values: Values, groups: Groups, bounds: tuple[float, float] =
 
 
 def mean_of_intervals(intervals: Sequence[Interval]) -> Interval:
-    """Mean of independent estimates, with a 95 % interval computed from theirs (MOVER, Zou and Donner 2008).
-
-    Raises:
-        ValueError: no intervals.
-    """
+    """Mean of independent estimates, with a 95 % interval computed from theirs (MOVER, Zou and Donner 2008). Raises
+    ValueError: no intervals."""
     if not intervals:
         raise ValueError("intervals: expected at least one; got none")
     value = sum(each.value for each in intervals) / len(intervals)

@@ -132,11 +132,8 @@ def score_strategies(
 
 
 def _arm(model: ArrCocForConditionalGeneration, name: str, choices: FetchChoices) -> Arm:
-    """The arm that equals `generate` with these choices of strategy, budget and allocator.
-
-    Raises:
-        ValueError: an unknown strategy, allocator or budget.
-    """
+    """The arm that equals `generate` with these choices of strategy, budget and allocator. Raises ValueError: an
+    unknown strategy, allocator or budget."""
     config = model.config
     resolve_budget(choices.budget, config.vision_config.num_patches, config.fetcher_config.budget)
     chosen = model.model.fetcher.resolve(choices)
@@ -171,9 +168,7 @@ def score_fetchers(
     model: ArrCocForConditionalGeneration, records: Sequence[Record], fetchers: Mapping[str, RunningBackFetcher]
 ) -> dict[str, Scored]:
     """The configured model's answers and exact matches with each fetcher in place of its own, question by question.
-
-    Every image is drawn and encoded once for all fetchers. Errors are those of `evaluate`.
-    """
+    Every image is drawn and encoded once for all fetchers. Errors are those of `evaluate`."""
     choices = FetchChoices(model.config.fetcher_config.strategy)
     _check_sizes(records, list(fetchers), 1)
     arms = [replace(_arm(model, name, choices), fetcher=fetcher) for name, fetcher in fetchers.items()]
@@ -199,10 +194,7 @@ def score_arms(
 
 def with_allocators(strategies: Sequence[str], allocators: Sequence[str]) -> list[str]:
     """Every strategy with every allocator, as STRATEGY+ALLOCATOR; strategies that fetch nothing only once, alone.
-
-    Raises:
-        ValueError: an unknown name.
-    """
+    Raises ValueError: an unknown name."""
     for allocator in allocators:
         ALLOCATORS[allocator]
     pairs = [[f"{name}+{own}" for own in allocators] if SCORERS[name].fetches else [name] for name in strategies]
@@ -245,10 +237,7 @@ FIXED: Mapping[str, tuple[str, int | str]] = {"none": ("saliency", 0), "keep_all
 
 def _attached_arm(reader: AttachedReader, name: str, budget: float | int | str, seeds: tuple[int, ...]) -> Arm:
     """The arm called NAME or NAME@BUDGET; NAME is a strategy or one of `FIXED`. Its prompts' size is the question's.
-
-    Raises:
-        ValueError: an unknown name or budget, or "realizer" without a trained scorer.
-    """
+    Raises ValueError: an unknown name or budget, or "realizer" without a trained scorer."""
     rule, at, own = name.partition("@")
     if rule in FIXED:
         if at:

@@ -46,24 +46,19 @@ _EXTRA = {
 
 @dataclass(frozen=True)
 class DataSet:
-    """One data set of a suite.
-
-    Attributes:
-        arms: names, see `make_arms`.
-        by: tags of the records; each gives a table by kind of question.
-        tiles, metric: see `evaluate`.
-        rules: criteria that decide between the arms, see `deciding`; "default": those of the model's strategy where all
-            arms that they name are asked, else comparisons without a decision; None: no comparisons.
-        budget, allocator, seeds: see `make_arms`.
-    """
+    """One data set of a suite."""
 
     name: str
     source: Format
-    arms: tuple[str, ...]
-    by: tuple[str, ...] = ()
+    arms: tuple[str, ...]  # names, see `make_arms`
+    by: tuple[str, ...] = ()  # tags of the records; each gives a table by kind of question
+    # See `evaluate`.
     tiles: str | int | None = None
     metric: str = "exact_match"
+    # Criteria that decide between the arms, see `deciding`; "default": those of the model's strategy where all arms
+    # that they name are asked, else comparisons without a decision; None: no comparisons.
     rules: dict[str, Any] | Literal["default"] | None = None
+    # See `make_arms`.
     budget: int | str | None = None
     allocator: str | None = None
     seeds: tuple[int, ...] = (0,)

@@ -109,11 +109,8 @@ def as_grid(values: Tensor) -> np.ndarray:
 
 @torch.no_grad()
 def see(model: ArrCocForConditionalGeneration, image: Any) -> SeenImage:
-    """Encodes an image (in any form that `load_image` takes) without tiles, and computes its basic textures.
-
-    Raises:
-        ValueError: the image cannot be read, or is a document.
-    """
+    """Encodes an image (in any form that `load_image` takes) without tiles, and computes its basic textures. Raises
+    ValueError: the image cannot be read, or is a document."""
     processor, side = model.processor.image_processor, model.config.vision_config.image_size
     loaded = load_source(image, max_image_pixels=processor.max_image_pixels)
     if isinstance(loaded, Encoded):

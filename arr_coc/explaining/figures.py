@@ -101,11 +101,8 @@ def draw_evidence(seen: SeenImage, evidence: AnswerEvidence) -> Any:
 
 
 def draw_passes(seen: SeenImage, evidence: AnswerEvidence) -> Any:
-    """The matplotlib figure of the passes of one question: map, fetched tokens, answer and uncertainty of each.
-
-    Raises:
-        ValueError: the answer has a single pass.
-    """
+    """The matplotlib figure of the passes of one question: map, fetched tokens, answer and uncertainty of each. Raises
+    ValueError: the answer has a single pass."""
     passes = evidence.answer.passes
     if not passes:
         raise ValueError("evidence: expected an answer in passes (num_passes); got a single one")

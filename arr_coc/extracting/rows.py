@@ -44,11 +44,8 @@ class ExtractionJob:
 
 
 def find_documents(paths: Sequence[str]) -> list[Path]:
-    """The files that paths name: files, all documents in folders, and globs, each once, in order.
-
-    Raises:
-        ValueError: a path that names no document.
-    """
+    """The files that paths name: files, all documents in folders, and globs, each once, in order. Raises ValueError: a
+    path that names no document."""
     found: list[Path] = []
     for name in paths:
         path = Path(name).expanduser()

@@ -32,10 +32,8 @@ MARGIN = 0.006  # what a box is larger than the places of words, on each side, a
 def check_page(
     rows: Sequence[Row], fields: Sequence[FieldToExtract], point: str = ".", password: str | None = None
 ) -> str:
-    """The page's HTML; `point` is the decimal point of its numbers, `password` opens encrypted PDFs.
-
-    Texts of documents are escaped; no script or picture comes from elsewhere.
-    """
+    """The page's HTML; `point` is the decimal point of its numbers, `password` opens encrypted PDFs. Texts of documents
+    are escaped; no script or picture comes from elsewhere."""
     cards = sorted((_doubt(row), number, row) for number, row in enumerate(rows))
     told = {each.name: each.kind for each in fields}
     picture = partial(_picture, password)
@@ -130,9 +128,7 @@ def write_table(
 
 def cells_of(rows: Sequence[Row], fields: Sequence[FieldToExtract], point: str | None) -> list[list[Any]]:
     """The head and the cells: document, page (if rows are pages), each field with its probability, error, warning.
-
-    `point`: the decimal point of numbers in texts; None: numbers stay numbers.
-    """
+    `point`: the decimal point of numbers in texts; None: numbers stay numbers."""
     paged = any(row["page"] for row in rows)
     columns = [column for each in fields for column in (each.name, f"{each.name} probability")]
     cells = [["document", *(["page"] if paged else []), *map(harmless, columns), "error", "warning"]]

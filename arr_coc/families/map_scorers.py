@@ -44,10 +44,8 @@ def statistics(maps: Tensor, mask: Tensor) -> Tensor:
 
 
 class TensionBalancer(nn.Module):
-    """Shares of R relevance maps, from the pooled question and statistics of the maps.
-
-    The published sizes (D = 1024, H = 160) give about 200 K weights.
-    """
+    """Shares of R relevance maps, from the pooled question and statistics of the maps. The published sizes (D = 1024, H
+    = 160) give about 200 K weights."""
 
     def __init__(self, config: ArrCocFetcherConfig, *, maps: int, text_size: int) -> None:
         super().__init__()
@@ -147,9 +145,7 @@ class CompositionalScorer(MapScorer):
 @SCORERS.register("contextual")
 class ContextualScorer(MapScorer):
     """Three relevance maps from linear heads over 40 textures, weighted by the question and the image's mean features.
-
-    The head of the query similarity map projects into a space that patches share with the question.
-    """
+    The head of the query similarity map projects into a space that patches share with the question."""
 
     textures = "full"
 
@@ -194,10 +190,8 @@ def standardised(channels: Tensor, mask: Tensor) -> Tensor:
 
 @SCORERS.register("shannon_jung_vervaeke")
 class ShannonJungVervaekeScorer(MapScorer):
-    """Entropy (Shannon), density of symbols (Jung) and query similarity (Vervaeke), in fixed shares.
-
-    Symbols are strokes: their density is the share of pixels at the edge of a stroke, relative to the image's range.
-    """
+    """Entropy (Shannon), density of symbols (Jung) and query similarity (Vervaeke), in fixed shares. Symbols are
+    strokes: their density is the share of pixels at the edge of a stroke, relative to the image's range."""
 
     textures = "full"
     map_names = ("entropy", "symbol_density", "coupling")
@@ -219,10 +213,8 @@ class ShannonJungVervaekeScorer(MapScorer):
 
 @SCORERS.register("hierarchical")
 class HierarchicalScorer(MapScorer):
-    """Query similarity at three depths of the grid encoder.
-
-    The first two depths are the encoder's states after a third and two thirds of its layers, the third is its output.
-    """
+    """Query similarity at three depths of the grid encoder. The first two depths are the encoder's states after a third
+    and two thirds of its layers, the third is its output."""
 
     reads_depths = True
     map_names = ("low", "mid", "high")
@@ -278,10 +270,7 @@ class Router(nn.Module):
 
     def forward(self, patches: Tensor, evidence: Tensor, mask: Tensor) -> Tensor:
         """Normalised features [B, N, C], `expert_evidence` [B, N, E] and a mask of real patches [B, N] -> gates [B, N,
-        E].
-
-        The gates of a patch sum to 1; all but `CHOSEN` of them are 0.
-        """
+        E]. The gates of a patch sum to 1; all but `CHOSEN` of them are 0."""
         logits = (self.projection(patches) + self.evidence(evidence.to(patches))).float()
         order = (logits + self.load_bias.to(logits)).sort(dim=-1, descending=True, stable=True).indices
         chosen = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order[..., :CHOSEN], True)
@@ -292,10 +281,8 @@ class Router(nn.Module):
 
 
 def expert_evidence(context: FetchContext) -> Tensor:
-    """[B, N, E] in 0..1: the evidence in a patch's textures for each expert.
-
-    Text has strokes, graphics have colour, sparse patches have little information; mixed patches are none of these.
-    """
+    """[B, N, E] in 0..1: the evidence in a patch's textures for each expert. Text has strokes, graphics have colour,
+    sparse patches have little information; mixed patches are none of these."""
     mask = context.patch_mask
     strokes = unit_range(clear_of_padding(context.texture("stroke_density"), mask).flatten(1), mask)
     colour = unit_range(clear_of_padding(context.texture("saturation"), mask).flatten(1), mask)

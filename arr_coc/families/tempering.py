@@ -21,10 +21,8 @@ FURTHER_PASSES = 3.0  # the most passes behind the first; scales their number to
 
 @EXPLORATION.register("learned")
 class TemperingPolicy(nn.Module):
-    """Chooses one of `SHARES` from the uncertainty of the last answer and the number of passes so far.
-
-    It takes the most likely share; within `drawing` it draws one and records the decision.
-    """
+    """Chooses one of `SHARES` from the uncertainty of the last answer and the number of passes so far. It takes the
+    most likely share; within `drawing` it draws one and records the decision."""
 
     def __init__(self, size: int = 8) -> None:
         super().__init__()
@@ -59,9 +57,7 @@ class TemperingPolicy(nn.Module):
     @contextmanager
     def drawing(self, generator: torch.Generator) -> Iterator[list[tuple[Tensor, int]]]:
         """Draws shares within the context and records each decision in the list: its state [2] and the share's number.
-
-        For one thread at a time.
-        """
+        For one thread at a time."""
         self._drawn, self._generator = [], generator
         try:
             yield self._drawn

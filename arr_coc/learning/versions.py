@@ -55,11 +55,8 @@ class Versions:
         return current
 
     def adapter(self, version: str) -> Path | None:
-        """The folder of a version's adapter; None for the checkpoint's own scorer.
-
-        Raises:
-            ValueError: the version does not exist.
-        """
+        """The folder of a version's adapter; None for the checkpoint's own scorer. Raises ValueError: the version does
+        not exist."""
         if version == CHECKPOINT:
             return None
         folder = self.folder / version
@@ -73,11 +70,8 @@ class Versions:
         return [CHECKPOINT, *sorted(adapters, key=lambda name: int(name[1:]))]
 
     def promote(self, adapter: Path, decision: dict[str, Any]) -> str:
-        """Adds an adapter as a new version and puts it into use; returns its name.
-
-        Raises:
-            ValueError: another process is promoting a version.
-        """
+        """Adds an adapter as a new version and puts it into use; returns its name. Raises ValueError: another process
+        is promoting a version."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with sole_writer(self.folder):
             last = self.names()[-1]
@@ -90,11 +84,8 @@ class Versions:
         return version
 
     def step_back(self) -> str:
-        """Rolls back to the previous version; returns its name. One step is possible until the next promotion.
-
-        Raises:
-            ValueError: there is no previous version.
-        """
+        """Rolls back to the previous version; returns its name. One step is possible until the next promotion. Raises
+        ValueError: there is no previous version."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with sole_writer(self.folder):
             current = self.current()

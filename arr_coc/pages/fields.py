@@ -35,17 +35,12 @@ def term(random: Random, concept: str, split: Split, language: str = "English") 
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a document: its names, the printed one first, and the kind of its value.
-
-    Attributes:
-        concept: what it means, a key of terms.txt, if it is one of these.
-        lines: the value; empty if it is to be drawn by its kind.
-    """
+    """A field of a document: its names, the printed one first, and the kind of its value."""
 
     names: tuple[str, ...]
     kind: str
-    concept: str = ""
-    lines: tuple[str, ...] = ()
+    concept: str = ""  # what it means, a key of terms.txt, if it is one of these
+    lines: tuple[str, ...] = ()  # the value; empty if it is to be drawn by its kind
 
     @property
     def name(self) -> str:

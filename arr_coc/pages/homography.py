@@ -16,10 +16,8 @@ def corners_of(box: Box) -> np.ndarray:
 
 
 def sample_quad(rng: np.random.Generator, width: float, height: float, *, turn: float, skew: float) -> np.ndarray:
-    """Corners [4, 2] about the origin of a panel seen at an angle, of a rotation of at most `turn` degrees.
-
-    Corners move by at most the share `skew` of the sides.
-    """
+    """Corners [4, 2] about the origin of a panel seen at an angle, of a rotation of at most `turn` degrees. Corners
+    move by at most the share `skew` of the sides."""
     quad = corners_of((-width / 2, -height / 2, width / 2, height / 2))
     quad *= 1 - skew * rng.random((4, 2))
     angle = math.radians(float(rng.uniform(-turn, turn)))

@@ -24,8 +24,7 @@ from .page import UNKNOWN, Line, Question, TextPage
 from .question_writer import DETAIL, GIST, SPREAD, TWO_PLACES, QuestionWriter
 from .splits import Split
 
-KINDS = (DETAIL, TWO_PLACES, SPREAD, GIST)
-"""The kinds of questions, from the fewest places to the whole page."""
+KINDS = (DETAIL, TWO_PLACES, SPREAD, GIST)  # the kinds of questions, from the fewest places to the whole page
 
 _AMOUNT = re.compile(r"[$€£]?(\d+(\.\d+)?)%?")
 _EDGES = "()[]{}.,:;!?'\"*"
@@ -263,19 +262,14 @@ class _Asker:
 
 
 def line_questions(random: Random, page: TextPage, split: Split) -> tuple[Question, ...]:
-    """Questions of the four `KINDS` about a page's lines, as many as it allows, in wordings of a split.
-
-    Raises:
-        ValueError: an unknown split.
-    """
+    """Questions of the four `KINDS` about a page's lines, as many as it allows, in wordings of a split. Raises
+    ValueError: an unknown split."""
     return _Asker(random, page, split).ask()
 
 
 def by_kind(random: Random, page: TextPage, split: Split) -> tuple[Question, ...]:
     """The page's own questions of the four `KINDS` and its `line_questions`, in random order, the kinds in turn.
-
-    Arguments and errors are those of `line_questions`; a page that allows no such question keeps its own ones.
-    """
+    Arguments and errors are those of `line_questions`; a page that allows no such question keeps its own ones."""
     asked = [question for question in page.questions if question.kind in KINDS]
     asked += line_questions(random, page, split)
     random.shuffle(asked)

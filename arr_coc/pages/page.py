@@ -15,8 +15,7 @@ from ..modeling.printed_lines import PrintedLine as Line
 
 Difficulty = Literal["easy", "hard"]
 
-ABSENT = "absent"
-"""The kind of questions about absent fields."""
+ABSENT = "absent"  # the kind of questions about absent fields
 
 _EASY_BOXES = 3  # that of the answer, and up to two of its labels, such as the names of its row and column
 _EASY_LENGTH = 12  # characters
@@ -24,24 +23,16 @@ _EASY_LENGTH = 12  # characters
 
 @dataclass(frozen=True)
 class Question:
-    """A question whose answer is on the page, or about an absent field.
+    """A question whose answer is on the page, or about an absent field."""
 
-    Attributes:
-        text: the question.
-        answers: the right answers.
-        boxes: (x0, y0, x1, y1) around the answer, px; empty for absent fields.
-        label_boxes: boxes of the labels that lead to the answer, the one that the question names first.
-        kind: kind of the answer, such as "price" or "cell"; "absent" for absent fields.
-        history: earlier questions about the page and their answers in the chat.
-        choices: of how many answers the page leaves one as likely as the other without its marks; 0: not counted.
-    """
-
-    text: str
-    answers: tuple[str, ...]
-    boxes: tuple[Box, ...]
-    label_boxes: tuple[Box, ...]
-    kind: str
+    text: str  # the question
+    answers: tuple[str, ...]  # the right answers
+    boxes: tuple[Box, ...]  # (x0, y0, x1, y1) around the answer, px; empty for absent fields
+    label_boxes: tuple[Box, ...]  # boxes of the labels that lead to the answer, the one that the question names first
+    kind: str  # kind of the answer, such as "price" or "cell"; "absent" for absent fields
+    # Earlier questions about the page and their answers in the chat.
     history: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # not in digests, to keep old ones
+    # Of how many answers the page leaves one as likely as the other without its marks; 0: not counted.
     choices: int = field(default=0, repr=False)
 
     @property
@@ -68,25 +59,16 @@ class Question:
 
 @dataclass(frozen=True, eq=False)
 class TextPage:
-    """A page of any aspect ratio, its printed text, and questions about it.
+    """A page of any aspect ratio, its printed text, and questions about it."""
 
-    Attributes:
-        image: RGB; None if the page is laid out but not drawn.
-        size: (width, height), px.
-        lines: all text on the page, in reading order.
-        questions: questions with answers, and the boxes of answers and labels.
-        kind: kind of page, such as "receipt".
-        source: origin of the page: a generator and layout, or a package and file.
-        marks: what is drawn beside words, by its name in `modeling.marks.MARKS` ("": it may be taken for one), and its
-            box, px; known for generated pages only.
-    """
-
-    image: Image.Image | None
-    size: tuple[int, int]
-    lines: tuple[Line, ...]
-    questions: tuple[Question, ...] = ()
-    kind: str = ""
-    source: str = field(default="", repr=False)
+    image: Image.Image | None  # RGB; None if the page is laid out but not drawn
+    size: tuple[int, int]  # (width, height), px
+    lines: tuple[Line, ...]  # all text on the page, in reading order
+    questions: tuple[Question, ...] = ()  # questions with answers, and the boxes of answers and labels
+    kind: str = ""  # kind of page, such as "receipt"
+    source: str = field(default="", repr=False)  # origin of the page: a generator and layout, or a package and file
+    # What is drawn beside words, by its name in `modeling.marks.MARKS` ("": it may be taken for one), and its box, px;
+    # known for generated pages only.
     marks: tuple[tuple[str, Box], ...] = field(default=(), repr=False)
 
 
@@ -105,10 +87,8 @@ def plain(text: str) -> str:
 
 
 def told_apart(pages: Sequence[TextPage]) -> Iterator[tuple[int, Question]]:
-    """The questions that only one of some pages can answer, with the number of the page.
-
-    The words by which a question names its field are on no other page together, and its answer is on no other page.
-    """
+    """The questions that only one of some pages can answer, with the number of the page. The words by which a question
+    names its field are on no other page together, and its answer is on no other page."""
     texts = [plain(" ".join(line.text for line in page.lines)) for page in pages]
     for number, page in enumerate(pages):
         others = [text for other, text in enumerate(texts) if other != number]

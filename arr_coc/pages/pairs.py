@@ -35,30 +35,20 @@ class Shown:
 
 @dataclass(frozen=True)
 class Look:
-    """The appearance of labels and values.
+    """The appearance of labels and values."""
 
-    Attributes:
-        mode: one of the layouts of forms without its columns, such as "left" or "boxed above".
-        case: of labels: "plain", "upper" or "title".
-        leading: distance of rows, em of the values.
-        label_share: share of a column's width for a label on the left.
-        mark: in a ticked box: "cross", "tick", "radio" or "fill".
-        right: values end at the right end of their column.
-        whole_rows: kinds of fields that have a row of their own.
-    """
-
-    mode: str
+    mode: str  # one of the layouts of forms without its columns, such as "left" or "boxed above"
     label: Style
     value: Style
     columns: int = 1
-    case: str = "plain"
+    case: str = "plain"  # of labels: "plain", "upper" or "title"
     colon: str = ""
     rule: Colour = (120, 120, 120)
-    leading: float = 2.0
-    label_share: float = 0.4
-    mark: str = "tick"
-    right: bool = False
-    whole_rows: tuple[str, ...] = ()
+    leading: float = 2.0  # distance of rows, em of the values
+    label_share: float = 0.4  # share of a column's width for a label on the left
+    mark: str = "tick"  # in a ticked box: "cross", "tick", "radio" or "fill"
+    right: bool = False  # values end at the right end of their column
+    whole_rows: tuple[str, ...] = ()  # kinds of fields that have a row of their own
 
     @property
     def above(self) -> bool:
@@ -90,10 +80,8 @@ class PairWriter:
         tall: float = 5.0,
         empty: float = 0.0,
     ) -> float:
-        """Writes fields in rows of columns whose top is at y; returns their bottom.
-
-        Rows end where `tall` em might not fit above `bottom`; a share `empty` of the fields has no value.
-        """
+        """Writes fields in rows of columns whose top is at y; returns their bottom. Rows end where `tall` em might not
+        fit above `bottom`; a share `empty` of the fields has no value."""
         look, size = self.look, self.look.value.size
         gap = 0 if look.mode in ("boxed above", "boxed left") else size * 1.2
         room = (width - gap * (look.columns - 1)) / look.columns
@@ -273,8 +261,7 @@ def _ask_options(maker: PageMaker, shown: Shown) -> None:
         questions.add(text, "yes" if ticked else "no", boxes_of(option), boxes_of(shown.label), TICK)
 
 
-_VAGUE = {"number", "no.", "date", "of", "name"}
-"""Words that do not tell fields apart."""
+_VAGUE = {"number", "no.", "date", "of", "name"}  # words that do not tell fields apart
 
 
 def ask_absent(maker: PageMaker, present: Sequence[str], domain: str, count: int = 3) -> None:

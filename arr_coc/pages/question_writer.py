@@ -23,11 +23,9 @@ Boxes = Sequence[Box]
 _CORE = 4  # wordings of each pool that stay in training
 
 
-WORDINGS: dict[str, tuple[str, ...]] = items_of("wordings.txt")
-"""Wordings by kind of question."""
+WORDINGS: dict[str, tuple[str, ...]] = items_of("wordings.txt")  # wordings by kind of question
 
-_OWN = pairs("wordings of values")
-"""Wordings of kinds of values, in addition to those of any value."""
+_OWN = pairs("wordings of values")  # wordings of kinds of values, in addition to those of any value
 _PHRASE = re.compile(
     r"( (on|by|to|from|at|in|via|until|since|with|for)|^(in charge|from|to|for|about|cc|re|born|dated|admitted|"
     r"discharged|departs|arrives|expires|signed|printed|received|tendered|due|prepaid|unpaid|issued|each|call|dial|"

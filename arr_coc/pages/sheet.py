@@ -190,11 +190,8 @@ class Sheet:
         return tuple(Line(piece.text, piece.boxes) for piece in self.pieces)
 
     def write(self, text: str, x: float, y: float, style: Style, align: str = "left") -> Piece:
-        """Writes one line of text with its left end, middle or right end at x, and its baseline at y.
-
-        Raises:
-            ValueError: the face has none of the characters.
-        """
+        """Writes one line of text with its left end, middle or right end at x, and its baseline at y. Raises
+        ValueError: the face has none of the characters."""
         text = style.printable(text)
         if not text:
             raise ValueError(f"text: expected characters that {style.face.name} has; got none")
@@ -210,10 +207,8 @@ class Sheet:
     def paragraph(
         self, text: str, x: float, y: float, width: float, style: Style, leading: float = 1.3, align: str = "left"
     ) -> tuple[list[Piece], float]:
-        """Writes lines of at most `width` px from the baseline y on; returns them and the next baseline.
-
-        A text with a wider word is written smaller.
-        """
+        """Writes lines of at most `width` px from the baseline y on; returns them and the next baseline. A text with a
+        wider word is written smaller."""
         longest = max((style.width(word) for word in style.printable(text).split()), default=0.0)
         if longest > width > 0:
             factor = max(width / longest, 0.4)

@@ -83,10 +83,8 @@ def _share(pool: tuple[T, ...], split: Split, salt: str, core: int) -> tuple[T, 
 
 
 def items_of(name: str, sign: str = ";") -> dict[str, tuple[str, ...]]:
-    """Items by key of a file beside this one.
-
-    Lines are `key: item; item; ...`, or with another `sign`; a key's items can go on in indented lines.
-    """
+    """Items by key of a file beside this one. Lines are `key: item; item; ...`, or with another `sign`; a key's items
+    can go on in indented lines."""
     text = (Path(__file__).parent / name).read_text(encoding="utf-8")
     lines = (line.split(":", 1) for line in re.sub(r"\n\s+", " ", text.strip()).splitlines())
     return {key: tuple(item.strip() for item in items.split(sign)) for key, items in lines}

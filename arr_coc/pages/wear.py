@@ -27,19 +27,12 @@ _INKS = ((20, 30, 120), (25, 60, 160), (15, 15, 20), (160, 20, 30), (20, 100, 60
 
 @dataclass
 class WornSheet:
-    """A page under wear: its picture, of constant size, and the movement of its points.
+    """A page under wear: its picture, of constant size, and the movement of its points."""
 
-    Attributes:
-        image: the current picture, mode L while it has no colours (a third of the work), else RGB.
-        unit: height of most capitals, px.
-        matrix: the homography, float64 [3, 3], from the original page.
-        lines: the original text, with UNKNOWN for characters that have become invisible.
-    """
-
-    image: Image.Image
-    unit: float
-    matrix: np.ndarray
-    lines: tuple[Line, ...]
+    image: Image.Image  # the current picture, mode L while it has no colours (a third of the work), else RGB
+    unit: float  # height of most capitals, px
+    matrix: np.ndarray  # the homography, float64 [3, 3], from the original page
+    lines: tuple[Line, ...]  # the original text, with UNKNOWN for characters that have become invisible
 
     @property
     def size(self) -> tuple[int, int]:
@@ -202,10 +195,8 @@ def _invert(rng: np.random.Generator, sheet: WornSheet) -> None:
 
 @_kind("ruled", 3.0)
 def _rule(rng: np.random.Generator, sheet: WornSheet) -> None:
-    """Rules of forms: lines under or through the feet of text, boxes around it, and hatched bands behind it.
-
-    A rule may touch the text and reach beyond it, as where a form is filled in by a typewriter.
-    """
+    """Rules of forms: lines under or through the feet of text, boxes around it, and hatched bands behind it. A rule may
+    touch the text and reach beyond it, as where a form is filled in by a typewriter."""
     sheet.image = sheet.image.convert("RGB")
     draw, share = ImageDraw.Draw(sheet.image), rng.uniform(0.2, 0.9)
     ink = _INKS[int(rng.integers(len(_INKS)))] if rng.random() < 0.2 else (int(rng.integers(0, 110)),) * 3

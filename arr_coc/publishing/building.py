@@ -115,11 +115,8 @@ def load_model(name: str | None = None, device: str | None = None) -> ArrCocForC
 
 
 def read_card(path: Path) -> ModelCard:
-    """Reads the card at `path`; without metadata, its metadata are empty.
-
-    Raises:
-        ValueError: the card's metadata are not YAML, or are invalid for the Hub.
-    """
+    """Reads the card at `path`; without metadata, its metadata are empty. Raises ValueError: the card's metadata are
+    not YAML, or are invalid for the Hub."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:  # keeps the card's line ends
             text = file.read()
@@ -184,10 +181,7 @@ def tested_transformers() -> str:
 
 def evaluation_results(evaluation: dict[str, Any], strategy: str) -> list[EvalResult]:
     """Results of one strategy in percent, rounded as `arr-coc evaluate` prints them; none if it was not evaluated.
-
-    Raises:
-        ValueError: another form than that of `arr-coc evaluate --json`.
-    """
+    Raises ValueError: another form than that of `arr-coc evaluate --json`."""
     try:
         row = evaluation["strategies"].get(strategy)
         if row is None:
@@ -215,11 +209,8 @@ def evaluation_results(evaluation: dict[str, Any], strategy: str) -> list[EvalRe
 
 
 def base_models(assembly: dict[str, Any]) -> list[str]:
-    """The Hub names of the sources in the record that `arr-coc assemble` wrote; folders have none.
-
-    Raises:
-        ValueError: another form.
-    """
+    """The Hub names of the sources in the record that `arr-coc assemble` wrote; folders have none. Raises ValueError:
+    another form."""
     try:
         names = dict.fromkeys(str(source["name"]) for source in assembly["sources"].values())
     except (KeyError, TypeError, AttributeError) as error:
@@ -299,11 +290,8 @@ PROBE = 8  # number of positions on which two forms of one language model are co
 
 
 def plain_language_model(model: ArrCocForConditionalGeneration) -> PreTrainedModel:
-    """Language model and vocabulary head in transformers' own class, with shared weights.
-
-    Raises:
-        ValueError: transformers has no class for this language model, or the class computes other logits.
-    """
+    """Language model and vocabulary head in transformers' own class, with shared weights. Raises ValueError:
+    transformers has no class for this language model, or the class computes other logits."""
     text = model.config.text_config
     try:
         with torch.device("meta"):

@@ -82,11 +82,8 @@ class Pushed:
 
 
 def check(folder: str | Path) -> Checked:
-    """Makes all checks of `folder`, without the network.
-
-    Raises:
-        ValueError: the folder is missing, incomplete or damaged, does not load, or contains pickles or local paths.
-    """
+    """Makes all checks of `folder`, without the network. Raises ValueError: the folder is missing, incomplete or
+    damaged, does not load, or contains pickles or local paths."""
     folder = Path(folder).absolute()
     files = files_of(folder)
     check_contents(files)
@@ -95,11 +92,8 @@ def check(folder: str | Path) -> Checked:
 
 
 def files_of(folder: Path) -> dict[str, Path]:
-    """The files to publish by their names in the repository, sorted; links to files are followed.
-
-    Raises:
-        ValueError: not a folder, no files, a broken link or a link to a folder, a hidden file, or a special file.
-    """
+    """The files to publish by their names in the repository, sorted; links to files are followed. Raises ValueError:
+    not a folder, no files, a broken link or a link to a folder, a hidden file, or a special file."""
     if not folder.is_dir():
         raise ValueError(f"{folder}: expected a folder to publish; got {'a file' if folder.exists() else 'nothing'}")
     files = {}
@@ -122,11 +116,8 @@ def files_of(folder: Path) -> dict[str, Path]:
 
 
 def check_contents(files: dict[str, Path]) -> None:
-    """Refuses pickles (by ending and by content) and local paths.
-
-    Raises:
-        ValueError: a file is a pickle or contains a local path; the message names the file and line.
-    """
+    """Refuses pickles (by ending and by content) and local paths. Raises ValueError: a file is a pickle or contains a
+    local path; the message names the file and line."""
     for name, path in files.items():
         if path.suffix.lower() in PICKLES:
             raise ValueError(f"{name}: expected no pickles (loading one runs its code); got a {path.suffix} file")
@@ -210,11 +201,8 @@ def _strings(held: Any, key: str) -> Iterator[tuple[str, str]]:
 
 
 def check_complete(folder: Path) -> None:
-    """Refuses an incomplete folder; folders from `arr-coc build` are complete.
-
-    Raises:
-        ValueError: config, processor, chat template, generation config, weights or card metadata are missing.
-    """
+    """Refuses an incomplete folder; folders from `arr-coc build` are complete. Raises ValueError: config, processor,
+    chat template, generation config, weights or card metadata are missing."""
     missing = [name for name in (*REQUIRED, "generation_config.json", CARD) if not (folder / name).is_file()]
     if missing:
         raise ValueError(f"{folder}: expected a complete repository (arr-coc build); got no {', '.join(missing)}")
@@ -268,11 +256,8 @@ def check_loads(folder: Path) -> int:
 
 
 def check_name(name: str) -> str:
-    """Returns the name of a repository if it is valid.
-
-    Raises:
-        ValueError: `name` is not org/name, or the Hub does not allow it.
-    """
+    """Returns the name of a repository if it is valid. Raises ValueError: `name` is not org/name, or the Hub does not
+    allow it."""
     try:
         validate_repo_id(name)
     except HFValidationError as error:

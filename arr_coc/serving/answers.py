@@ -23,10 +23,8 @@ UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # the tokenizer's text for a character
 
 
 class AnswerText:
-    """The text of one answer as `generate` returns it, cut before the first of the stop strings.
-
-    `stopped`: whether a stop string was found.
-    """
+    """The text of one answer as `generate` returns it, cut before the first of the stop strings. `stopped`: whether a
+    stop string was found."""
 
     def __init__(self, tokenizer: Any, stop: Sequence[str] = ()) -> None:
         self.tokenizer, self.stop = tokenizer, tuple(stop)
@@ -176,12 +174,8 @@ def _says(text: str, value: Any) -> bool:
 
 
 def fields_of(schema: Mapping[str, Any]) -> list[SchemaField]:
-    """The fields of an object's JSON schema in order, those of nested objects included.
-
-    Raises:
-        ValueError: no schema, one with lists or with keywords that would not be obeyed, or one with more than
-            `MAX_FIELDS` fields.
-    """
+    """The fields of an object's JSON schema in order, those of nested objects included. Raises ValueError: no schema,
+    one with lists or with keywords that would not be obeyed, or one with more than `MAX_FIELDS` fields."""
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:

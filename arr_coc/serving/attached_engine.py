@@ -112,10 +112,8 @@ class AttachedEngine(QuestionQueue):
 
 
 class TellTickets(StoppingCriteria):
-    """Passes new tokens, chosen from `latest`, to the tickets of B rows, and ends each row [B] with its answer.
-
-    `ends`: ids of tokens that end an answer; `alive` returns whether the engine still answers.
-    """
+    """Passes new tokens, chosen from `latest`, to the tickets of B rows, and ends each row [B] with its answer. `ends`:
+    ids of tokens that end an answer; `alive` returns whether the engine still answers."""
 
     def __init__(
         self, tickets: Sequence[Ticket], latest: LatestLogits, ends: set[int | None], alive: Callable[[], bool]

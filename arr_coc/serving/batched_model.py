@@ -32,11 +32,8 @@ LARGEST_ID = 2**31 - 1  # the largest id: engines keep ids in 32 bits
 
 
 class TokenRows(nn.Module):
-    """A pool of `capacity` rows [D]; row r has the ids V + r, V + r + capacity, ... in turn.
-
-    An id is reused after `LARGEST_ID - V` others, when no cache holds its first use. `embedding`: the language
-    model's, for ids below V.
-    """
+    """A pool of `capacity` rows [D]; row r has the ids V + r, V + r + capacity, ... in turn. An id is reused after
+    `LARGEST_ID - V` others, when no cache holds its first use. `embedding`: the language model's, for ids below V."""
 
     rows: Tensor
 
@@ -57,11 +54,8 @@ class TokenRows(nn.Module):
 
     @torch.no_grad()
     def take(self, embeds: Tensor) -> list[int]:
-        """Copies the embeddings [n, D] into free rows and returns their ids.
-
-        Raises:
-            ValueError: fewer than n rows are free.
-        """
+        """Copies the embeddings [n, D] into free rows and returns their ids. Raises ValueError: fewer than n rows are
+        free."""
         with self._lock:
             if len(embeds) > len(self._free):
                 raise ValueError(f"rows: expected at most {len(self._free)} tokens, which are free; got {len(embeds)}")

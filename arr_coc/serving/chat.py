@@ -23,10 +23,8 @@ MAX_IMAGES = 8  # the most images of one request
 
 
 class Chat:
-    """Answers chat requests: the store encodes images, the engine answers questions.
-
-    `name`: the model's name for clients; `on_end` is called with every answer that was started, however it ended.
-    """
+    """Answers chat requests: the store encodes images, the engine answers questions. `name`: the model's name for
+    clients; `on_end` is called with every answer that was started, however it ended."""
 
     def __init__(
         self,
@@ -100,10 +98,8 @@ class Chat:
 
 
 class RunningAnswer:
-    """The running answer to `ticket`. The code that starts it must call `end`, also after errors.
-
-    `stops`: strings that end it; `began`: when the request was complete, by the clock of the event loop.
-    """
+    """The running answer to `ticket`. The code that starts it must call `end`, also after errors. `stops`: strings that
+    end it; `began`: when the request was complete, by the clock of the event loop."""
 
     def __init__(self, chat: Chat, request: ChatRequest, stops: list[str], ticket: Ticket, began: float) -> None:
         self.chat, self.request, self.stops, self.began = chat, request, stops, began

@@ -74,9 +74,7 @@ class ModelEncoder:
 
 class AttachedEncoder:
     """Encodes for a reader of a published model: all images of a prompt together, as its tokens depend on all of them.
-
-    The language model prefills the base tokens.
-    """
+    The language model prefills the base tokens."""
 
     def __init__(self, reader: AttachedReader) -> None:
         self.reader = reader
@@ -351,8 +349,6 @@ def affinity_key(body: bytes, secret: bytes) -> str:
 
 
 def by_affinity(key: str, names: Iterable[str]) -> list[str]:
-    """Servers in order of preference for a key. If a server is added or removed, the others keep their keys.
-
-    This is rendezvous hashing (Thaler and Ravishankar, 1996): servers are ordered by their hash with the key.
-    """
+    """Servers in order of preference for a key. If a server is added or removed, the others keep their keys. This is
+    rendezvous hashing (Thaler and Ravishankar, 1996): servers are ordered by their hash with the key."""
     return sorted(names, key=lambda name: hashlib.sha256(f"{key}\0{name}".encode()).digest(), reverse=True)

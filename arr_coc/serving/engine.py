@@ -114,10 +114,8 @@ class Engine(QuestionQueue):
         return choices
 
     def swap(self, fetcher: RunningBackFetcher, version: str) -> None:
-        """Uses another fetcher from the next question on; questions that have started keep the old one.
-
-        Encodings stay valid, as they do not depend on scorers.
-        """
+        """Uses another fetcher from the next question on; questions that have started keep the old one. Encodings stay
+        valid, as they do not depend on scorers."""
         with self._passing, self._fetching:
             self.answer_generator.model.model.fetcher, self.version = fetcher, version
 

@@ -126,11 +126,8 @@ class Replay:
         self._fetchers = {CHECKPOINT: model.model.fetcher}
 
     def run(self, folder: Path) -> Iterator[Replayed]:
-        """Asks every example of a journal again, the oldest first.
-
-        Raises:
-            ValueError: no such journal, or a damaged entry.
-        """
+        """Asks every example of a journal again, the oldest first. Raises ValueError: no such journal, or a damaged
+        entry."""
         for entry in read_journal(folder, JOURNAL):
             yield self.replay(example_of(entry))
 

@@ -162,11 +162,8 @@ class Nursery:
             )
 
     def fork(self, replaced: int = 0) -> tuple[int, Connection]:
-        """Forks a worker, in place of one that it kills, and returns its process id and the connection to it.
-
-        Raises:
-            OSError: the nursery has ended.
-        """
+        """Forks a worker, in place of one that it kills, and returns its process id and the connection to it. Raises
+        OSError: the nursery has ended."""
         ours, theirs = socket.socketpair()
         with theirs:
             socket.send_fds(self._socket, [_NUMBER.pack(replaced)], [theirs.fileno()])
@@ -254,11 +251,8 @@ class WorkerPool:
         return [*self._workers]
 
     async def prepare(self, image: bytes | str) -> PreparedImage:
-        """Decodes an image file, or downloads the one at an http(s) URL.
-
-        Raises:
-            ValueError: not an image, or it exceeds the limits.
-        """
+        """Decodes an image file, or downloads the one at an http(s) URL. Raises ValueError: not an image, or it exceeds
+        the limits."""
         message = CONTENT + image if isinstance(image, bytes) else URL + image.encode()
         worker = await self._idle.get()
         # The thread continues if the request is cancelled, as only the thread knows when the worker is idle again.

@@ -55,10 +55,8 @@ Place = tuple[str | int, ...]
 
 
 def invalid_field(errors: Sequence[Mapping[str, Any]], body: Any) -> tuple[str | None, str]:
-    """The field that pydantic refused first, None for the whole body; and the error in one line.
-
-    `errors`: pydantic's, in order; their places start with "body".
-    """
+    """The field that pydantic refused first, None for the whole body; and the error in one line. `errors`: pydantic's,
+    in order; their places start with "body"."""
     placed = [(_place(error, body), error) for error in errors]
     first = placed[0][0]
     # Where a field has several forms, pydantic tries them all: the one that came furthest was meant.
@@ -136,10 +134,8 @@ class TextPart(Strict):
 
 
 class ImageURL(Strict):
-    """The source of an image: a data: or http(s) URL, or "encoding:" and the handle of an earlier encoding.
-
-    `detail` has no effect: the budget says how much of an image is read.
-    """
+    """The source of an image: a data: or http(s) URL, or "encoding:" and the handle of an earlier encoding. `detail`
+    has no effect: the budget says how much of an image is read."""
 
     url: str
     detail: Literal["auto", "low", "high", "original"] | None = None
@@ -251,11 +247,8 @@ class ChatRequest(Strict):
 
     @property
     def most_tokens(self) -> int | None:
-        """The most tokens of the answer, by its new or its old name.
-
-        Raises:
-            ValueError: both names with different numbers.
-        """
+        """The most tokens of the answer, by its new or its old name. Raises ValueError: both names with different
+        numbers."""
         new, old = self.max_completion_tokens, self.max_tokens
         if new is not None and old is not None and new != old:
             raise ValueError(f"max_tokens: expected it alone, or max_completion_tokens; got {old} and {new}")
@@ -263,11 +256,8 @@ class ChatRequest(Strict):
 
     @property
     def answer_schema(self) -> dict[str, Any] | None:
-        """The JSON schema of the answer; None if it is text.
-
-        Raises:
-            ValueError: none in a request for JSON, or logprobs with it.
-        """
+        """The JSON schema of the answer; None if it is text. Raises ValueError: none in a request for JSON, or logprobs
+        with it."""
         if self.response_format is None or self.response_format.type == "text":
             return None
         if self.response_format.json_schema is None:
@@ -285,11 +275,8 @@ class ChatRequest(Strict):
         return strings
 
     def turns(self) -> tuple[list[str], list[Turn], str]:
-        """The sources of the images, the earlier questions and answers, and the question.
-
-        Raises:
-            ValueError: the turns do not alternate from user to user, or there is no image.
-        """
+        """The sources of the images, the earlier questions and answers, and the question. Raises ValueError: the turns
+        do not alternate from user to user, or there is no image."""
         roles = [message.role for message in self.messages]
         if roles != ["user", "assistant"] * (len(roles) // 2) + ["user"]:
             raise ValueError(f"messages: expected user, assistant, ..., user in turn; got {', '.join(roles)[:80]}")

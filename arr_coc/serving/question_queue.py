@@ -25,8 +25,7 @@ from .encodings import HeldEncoding
 from .protocol import ChatRequest
 from .settings import ServerSettings
 
-Page = tuple[str, int]
-"""The handle of an image or document, and the row of the page in its encoding."""
+Page = tuple[str, int]  # the handle of an image or document, and the row of the page in its encoding
 
 
 @dataclass(frozen=True)
@@ -139,10 +138,8 @@ logger = logging.getLogger(__name__)
 
 
 class QuestionQueue(ABC):
-    """Accepts questions from the event loop and passes them to `_answer` in a separate thread.
-
-    `on_alone` is called when the questions of a batch must be tried one by one.
-    """
+    """Accepts questions from the event loop and passes them to `_answer` in a separate thread. `on_alone` is called
+    when the questions of a batch must be tried one by one."""
 
     tokenizer: Any  # the model's
     generation_config: Any  # the model's

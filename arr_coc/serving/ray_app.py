@@ -113,10 +113,8 @@ class Replica:
 
 
 class Gateway:
-    """Accepts requests, by the keys and request limits of the settings, and passes them to replicas.
-
-    `secret`: key of the handles.
-    """
+    """Accepts requests, by the keys and request limits of the settings, and passes them to replicas. `secret`: key of
+    the handles."""
 
     def __init__(self, replicas: DeploymentHandle, settings: ServerSettings, secret: bytes) -> None:
         self.replicas: Any = replicas.options(stream=True)

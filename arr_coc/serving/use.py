@@ -43,10 +43,8 @@ _WAITING = 64  # the most examples that wait to be written
 
 
 class ExampleLog:
-    """Keeps examples in a journal, after the hook; `settings` and numbers drawn from 0 to 1 select them.
-
-    `weights`: SHA-256 of the checkpoint's files.
-    """
+    """Keeps examples in a journal, after the hook; `settings` and numbers drawn from 0 to 1 select them. `weights`:
+    SHA-256 of the checkpoint's files."""
 
     def __init__(
         self, folder: Path, settings: UseSettings, weights: str, hook: Hook, registry: CollectorRegistry
@@ -182,10 +180,8 @@ _ID = "chatcmpl-"
 
 
 class FeedbackRequest(Strict):
-    """The body of /v1/feedback: about the answer with an `id`, or about an `image` and a `question`.
-
-    `answer` is the right answer; `boxes` are the places of it and of its label, px of the image as sent.
-    """
+    """The body of /v1/feedback: about the answer with an `id`, or about an `image` and a `question`. `answer` is the
+    right answer; `boxes` are the places of it and of its label, px of the image as sent."""
 
     right: bool
     id: str | None = None
@@ -199,8 +195,7 @@ class UnknownAnswer(ValueError):
     """No recent answer has this id."""
 
 
-About = tuple[Feedback, tuple[int, int]]
-"""An answer that feedback is about, and the (height, width) of its image, px."""
+About = tuple[Feedback, tuple[int, int]]  # an answer that feedback is about, and the (height, width) of its image, px
 
 
 class FeedbackDesk:

@@ -53,11 +53,8 @@ class VllmClient:
         return self._name or self.client.models.list().data[0].id
 
     def encode(self, image: Any) -> ImageEncoding:
-        """Encodes an image for all questions, without a prefill of the language model.
-
-        Raises:
-            ValueError: the image cannot be read.
-        """
+        """Encodes an image for all questions, without a prefill of the language model. Raises ValueError: the image
+        cannot be read."""
         return self.answer_generator.encode(image, prefix=False)
 
     def ask(self, encoding: ImageEncoding, question: str, **options: Any) -> str:

@@ -28,29 +28,23 @@ TEACHERS = ("boxes", "attention")
 @STAGES.register("attached_scorer")
 @dataclass(frozen=True)
 class AttachedScorerStage(ScratchStage):
-    """Settings of the stage.
-
-    Attributes:
-        data: the training data, see `arr_coc.data.formats.open_records`.
-        held_out: the data of measurements; None: no measurements.
-        teacher: "boxes": tokens under the boxes of the answer and its label are relevant; without boxes the model's own
-            attention to all image tokens is the target; "attention": always the attention.
-        batch_size: questions per step.
-        kept: encodings of images that are kept for later questions.
-    """
+    """Settings of the stage."""
 
     name: ClassVar[str] = "attached_scorer"
 
+    # The training data, see `arr_coc.data.formats.open_records`.
     data: Mapping[str, Any] = field(default_factory=lambda: {"format": "rendered"})
-    held_out: Mapping[str, Any] | None = None
+    held_out: Mapping[str, Any] | None = None  # the data of measurements; None: no measurements
+    # "boxes": tokens under the boxes of the answer and its label are relevant; without boxes the model's own attention
+    # to all image tokens is the target; "attention": always the attention.
     teacher: str = "boxes"
     steps: int = 1000
-    batch_size: int = 4
+    batch_size: int = 4  # questions per step
     learning_rate: float = 1e-3
     weight_decay: float = 0.01
     bf16: bool = False
     workers: int = 0
-    kept: int = 8
+    kept: int = 8  # encodings of images that are kept for later questions
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -23,8 +23,7 @@ from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.fetcher import FetchResult
 from ..modeling.prompt_format import LAYOUTS
 
-WRITTEN_OUT = "arr_coc_written_out"
-"""Name of `written_out` among transformers' attention functions."""
+WRITTEN_OUT = "arr_coc_written_out"  # name of `written_out` among transformers' attention functions
 
 
 def written_out(
@@ -152,8 +151,6 @@ def patch_attention(collected: Sequence[Tensor], input_ids: Tensor, fetch: Fetch
 
 def distillation_loss(scores: Tensor, target: Tensor, patch_mask: Tensor) -> Tensor:
     """Kullback-Leibler divergence [I] of the softmax of logits [I, N] from `target` [I, N], which sums to 1 per slot.
-
-    Padding patches, False in `patch_mask` [I, N], do not count.
-    """
+    Padding patches, False in `patch_mask` [I, N], do not count."""
     logits = scores.float().masked_fill(~patch_mask, torch.finfo(torch.float32).min)
     return F.kl_div(logits.log_softmax(1), target, reduction="none").masked_fill(~patch_mask, 0.0).sum(1)

@@ -53,11 +53,8 @@ class CachedEncoder:
         return self.folder / _hash_parts(self.model.config, _frozen_parts(self.model.model))
 
     def encode(self, pixel_values: Tensor, patch_mask: Tensor | None = None) -> ImageEncoding:
-        """`ArrCocModel.encode_image` for pixel_values [P, 3, S, S] and patch_mask [P, N].
-
-        Raises:
-            ValueError: a part that makes encodings is trained or has dropout, so its outputs cannot be cached.
-        """
+        """`ArrCocModel.encode_image` for pixel_values [P, 3, S, S] and patch_mask [P, N]. Raises ValueError: a part
+        that makes encodings is trained or has dropout, so its outputs cannot be cached."""
         core: Any = self.model.model
         kind = core.device.type
         precision = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else core.dtype
@@ -110,11 +107,8 @@ class CachedEncoder:
 
 
 def _frozen_parts(core: Any) -> dict[str, nn.Module]:
-    """The modules whose output is cached, by name: all but the parts for fetched patches only.
-
-    Raises:
-        ValueError: one is trained, or has dropout.
-    """
+    """The modules whose output is cached, by name: all but the parts for fetched patches only. Raises ValueError: one
+    is trained, or has dropout."""
     tower = core.vision_tower
     parts = {"grid encoder": tower.grid_encoder, "bridge": core.bridge, "layout": core.layout}
     if tower.text_reader is None:

@@ -19,8 +19,7 @@ from ..files import fresh_folder, read_json, write_json
 
 logger = logging.get_logger(__name__)
 
-COMPLETE = "complete.json"
-"""The list: {path relative to the checkpoint: SHA-256 of the file}."""
+COMPLETE = "complete.json"  # the list: {path relative to the checkpoint: SHA-256 of the file}
 
 
 def mark_complete(folder: Path) -> None:
@@ -68,11 +67,8 @@ def newest_complete(folder: Path) -> Path | None:
 
 
 def discard_incomplete(folder: Path) -> None:
-    """Deletes parts of checkpoints that a killed run left, and reports other damage.
-
-    Raises:
-        ValueError: all checkpoints are damaged; nothing is deleted.
-    """
+    """Deletes parts of checkpoints that a killed run left, and reports other damage. Raises ValueError: all checkpoints
+    are damaged; nothing is deleted."""
     there = checkpoints(folder)
     faults = {path: fault for path in there if (fault := damage(path)) is not None}
     written = {path: fault for path, fault in faults.items() if (path / COMPLETE).exists()}
@@ -85,16 +81,12 @@ def discard_incomplete(folder: Path) -> None:
         shutil.rmtree(path)
 
 
-STATE = "state.pt"
-"""The file of a checkpoint that `save_state` wrote."""
+STATE = "state.pt"  # the file of a checkpoint that `save_state` wrote
 
 
 def save_state(folder: Path, step: int, state: dict[str, Any]) -> None:
-    """Writes `state` (tensors, numbers, strings) as the checkpoint of a step; the one before it is kept too.
-
-    Raises:
-        OSError: it cannot be written; the checkpoints that exist stay.
-    """
+    """Writes `state` (tensors, numbers, strings) as the checkpoint of a step; the one before it is kept too. Raises
+    OSError: it cannot be written; the checkpoints that exist stay."""
     folder.mkdir(parents=True, exist_ok=True)
     with fresh_folder(folder.absolute() / f"{PREFIX_CHECKPOINT_DIR}-{step}", force=True) as beside:
         torch.save({**state, "step": step}, beside / STATE)

@@ -104,11 +104,8 @@ class Term:
 
 
 def loss_weights(changes: Mapping[str, float]) -> dict[str, float]:
-    """The default weights, with those in `changes` replaced.
-
-    Raises:
-        ValueError: an unknown loss, a negative weight, or no loss with a weight above 0.
-    """
+    """The default weights, with those in `changes` replaced. Raises ValueError: an unknown loss, a negative weight, or
+    no loss with a weight above 0."""
     unknown = sorted(set(changes) - set(WEIGHTS))
     if unknown:
         raise ValueError(f"losses: expected names among {', '.join(WEIGHTS)}; got {', '.join(unknown)}")
@@ -126,9 +123,7 @@ def answer_positions(labels: Tensor) -> int:
 
 def token_losses(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Cross-entropy of each answer token, and whether it was the most probable: both [B, T-1], 0 and True elsewhere.
-
-    Logits [B, T, vocabulary] are those of the last T positions; labels [B, S] are -100 on tokens not to predict.
-    """
+    Logits [B, T, vocabulary] are those of the last T positions; labels [B, S] are -100 on tokens not to predict."""
     targets = labels[:, labels.shape[1] - logits.shape[1] + 1 :]
     predictions = logits[:, :-1].float()
     losses = F.cross_entropy(predictions.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="none")
@@ -212,8 +207,7 @@ def fetch_measures(output: ArrCocOutput, batch: Mapping[str, Any]) -> dict[str, 
     return {"recall": recall, "fetched": output.fetch.wanted.float()}
 
 
-MEASURES = ("answer", "tokens", "exact", "relevance", "recall", "fetched")
-"""Columns of `item_measures`."""
+MEASURES = ("answer", "tokens", "exact", "relevance", "recall", "fetched")  # columns of `item_measures`
 
 
 def item_measures(output: ArrCocOutput, batch: Mapping[str, Any], *, positive_weight: float) -> Tensor:
@@ -240,10 +234,8 @@ def item_measures(output: ArrCocOutput, batch: Mapping[str, Any], *, positive_we
 
 
 def summary(rows: Tensor, weights: Mapping[str, float]) -> dict[str, float]:
-    """Means over items [items, len(MEASURES)], without NaN.
-
-    answer_loss is per token, as in training; loss: answer and relevance loss by their weights; the others by name.
-    """
+    """Means over items [items, len(MEASURES)], without NaN. answer_loss is per token, as in training; loss: answer and
+    relevance loss by their weights; the others by name."""
     columns = dict(zip(MEASURES, rows.unbind(1), strict=True))
     means = {"answer_loss": (columns["answer"].sum() / columns["tokens"].sum()).item()}
     for name in MEASURES[2:]:

@@ -60,11 +60,9 @@ def parameter_groups(
     ]
 
 
-Groups = list[tuple[list[nn.Parameter], float]]
-"""Parameters and their learning rate, of each group."""
+Groups = list[tuple[list[nn.Parameter], float]]  # parameters and their learning rate, of each group
 
-BETAS = (0.9, 0.98)
-"""Of AdamW."""
+BETAS = (0.9, 0.98)  # of AdamW
 
 
 def adamw(groups: Groups, weight_decay: float, module: nn.Module) -> Optimizer:
@@ -141,10 +139,8 @@ def _as_matrix(values: Tensor, weight: Tensor) -> Tensor:
 
 
 def stacked_matrices(module: nn.Module) -> set[int]:
-    """Ids of the weights of linear layers and convolutions in the module's stacks of layers: no embedding, no head.
-
-    A depthwise convolution mixes no channels and has no matrix.
-    """
+    """Ids of the weights of linear layers and convolutions in the module's stacks of layers: no embedding, no head. A
+    depthwise convolution mixes no channels and has no matrix."""
     stacks = (stack for stack in module.modules() if isinstance(stack, nn.ModuleList | nn.Sequential))
     return {
         id(layer.weight)
@@ -164,15 +160,12 @@ def _by_decay(groups: Groups, weight_decay: float) -> Iterator[dict[str, Any]]:
 OPTIMIZERS: dict[str, Callable[[Groups, float, nn.Module], Optimizer]] = {"adamw": adamw, "muon": MuonWithAdamW}
 """Makers of an optimiser over groups, with a weight decay, of the parameters of a module."""
 
-FLOOR = 0.02
-"""Share of the learning rate that is left at the end."""
+FLOOR = 0.02  # share of the learning rate that is left at the end
 
 
 def warmup_cosine(optimizer: Optimizer, *, steps: int, warmup: int) -> LRScheduler:
-    """Linear from 1 / `warmup` of the rate to all of it over `warmup` steps, then half a cosine down to `FLOOR`.
-
-    The rise is torch's, because the first step of transformers' own rise has a rate of 0 and so teaches nothing.
-    """
+    """Linear from 1 / `warmup` of the rate to all of it over `warmup` steps, then half a cosine down to `FLOOR`. The
+    rise is torch's, because the first step of transformers' own rise has a rate of 0 and so teaches nothing."""
     fall = get_cosine_with_min_lr_schedule_with_warmup(optimizer, 0, steps - warmup, min_lr_rate=FLOOR)
     if not warmup:
         return fall

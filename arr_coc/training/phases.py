@@ -38,72 +38,57 @@ REINFORCEMENT = "reinforcement"
 MODEL = "model"
 """Folder of a phase's result, in the phase's own folder. It exists, complete, if and only if the phase is done."""
 
-BEST = ("loss", "answer_loss", "exact", "recall")
-"""Metrics that can decide which checkpoint is best."""
+BEST = ("loss", "answer_loss", "exact", "recall")  # metrics that can decide which checkpoint is best
 
 
 @dataclass(frozen=True)
 class Phase(Stage):
-    """Settings of a phase.
+    """Settings of a phase."""
 
-    Attributes:
-        data: training data, see `arr_coc.data.formats.open_records`, with `on_error` and `max_errors`.
-        held_out: evaluation data; None: no evaluation, and the last weights are kept instead of the best.
-        trained: trained parts, see `arr_coc.adapters.PARTS`, or single scorers as "scorer.experts"; the others
-            are frozen.
-        steps, warmup: optimiser steps, and those over which the learning rates rise to their full height.
-        batch_size, accumulation: questions per device and forward pass, and passes per step.
-        learning_rate, rates: of AdamW, and of parts with another rate.
-        weight_decay: of matrices.
-        strategies, budgets: their weights; each step draws one strategy (None: the model's own) and one budget.
-        losses: weights that differ from `losses.WEIGHTS`.
-        gradient: how the answer's loss reaches the scorer, see `fetcher_config.gradient`; "reinforcement": not at all,
-            but answers from drawn sets of patches are rewarded (with boxes also the relevance loss, unless `losses` has
-            `relevance: 0`); None: as configured.
-        reinforcement: its settings, see `reinforce.ReinforceSettings`.
-        allocator: its name; None: the model's.
-        target_tokens: the mean of fetched tokens at which the efficiency loss is 0; None: the model's budget.
-        distillation_budget: fetched tokens in distillation, the most salient first: all, or as many as the context
-            holds.
-        bf16, activation_checkpointing: compute in bfloat16; trade time for memory.
-        evaluate_every, log_every: steps between evaluations, each with a checkpoint; between lines of the log.
-        keep: checkpoints to keep, always with the best and the newest.
-        best: the metric of the best checkpoint, one of `BEST`.
-        cache: folder of cached encoder outputs (see `cache`), relative to the recipe; None: images are encoded every
-            time. For phases that train no part that makes encodings: scorer, allocator or language model alone.
-        workers: processes that prepare batches.
-        seed: of the order of records and of all draws.
-        report_to: a place for metrics beside the log: "tensorboard" or "none".
-    """
-
+    # Training data, see `arr_coc.data.formats.open_records`, with `on_error` and `max_errors`.
     data: Mapping[str, Any] = field(default_factory=lambda: {"format": "rendered"})
+    # Evaluation data; None: no evaluation, and the last weights are kept instead of the best.
     held_out: Mapping[str, Any] | None = None
+    # Trained parts, see `arr_coc.adapters.PARTS`, or single scorers as "scorer.experts"; the others are frozen.
     trained: tuple[str, ...] = ()
+    # Optimiser steps, and those over which the learning rates rise to their full height.
     steps: int = 5000
     warmup: int = 1000
+    # Questions per device and forward pass, and passes per step.
     batch_size: int = 8
     accumulation: int = 1
+    # Of AdamW, and of parts with another rate.
     learning_rate: float = 1e-4
     rates: Mapping[str, float] = field(default_factory=dict)
-    weight_decay: float = 0.01
+    weight_decay: float = 0.01  # of matrices
+    # Their weights; each step draws one strategy (None: the model's own) and one budget.
     strategies: Mapping[str, float] | None = None
     budgets: Mapping[str | int, float] = field(default_factory=lambda: {"standard": 1.0})
-    losses: Mapping[str, float] = field(default_factory=dict)
+    losses: Mapping[str, float] = field(default_factory=dict)  # weights that differ from `losses.WEIGHTS`
+    # How the answer's loss reaches the scorer, see `fetcher_config.gradient`; "reinforcement": not at all, but answers
+    # from drawn sets of patches are rewarded (with boxes also the relevance loss, unless `losses` has `relevance: 0`);
+    # None: as configured.
     gradient: str | None = None
-    reinforcement: Mapping[str, Any] = field(default_factory=dict)
-    allocator: str | None = None
+    reinforcement: Mapping[str, Any] = field(default_factory=dict)  # its settings, see `reinforce.ReinforceSettings`
+    allocator: str | None = None  # its name; None: the model's
+    # The mean of fetched tokens at which the efficiency loss is 0; None: the model's budget.
     target_tokens: float | None = None
+    # Fetched tokens in distillation, the most salient first: all, or as many as the context holds.
     distillation_budget: int | str = "all"
+    # Compute in bfloat16; trade time for memory.
     bf16: bool = False
     activation_checkpointing: bool = False
+    # Steps between evaluations, each with a checkpoint; between lines of the log.
     evaluate_every: int = 500
     log_every: int = 50
-    keep: int = 2
-    best: str = "loss"
+    keep: int = 2  # checkpoints to keep, always with the best and the newest
+    best: str = "loss"  # the metric of the best checkpoint, one of `BEST`
+    # Folder of cached encoder outputs (see `cache`), relative to the recipe; None: images are encoded every time. For
+    # phases that train no part that makes encodings: scorer, allocator or language model alone.
     cache: str | None = None
-    workers: int = 0
-    seed: int = 0
-    report_to: str = "none"
+    workers: int = 0  # processes that prepare batches
+    seed: int = 0  # of the order of records and of all draws
+    report_to: str = "none"  # a place for metrics beside the log: "tensorboard" or "none"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -209,11 +194,8 @@ class PhaseCallback(TrainerCallback):
 
 
 def training_arguments(phase: Phase, folder: Path, device: torch.device) -> TrainingArguments:
-    """The phase's settings as transformers' `TrainingArguments`.
-
-    Raises:
-        ValueError: a GPU other than the first one that is visible, which Trainer uses.
-    """
+    """The phase's settings as transformers' `TrainingArguments`. Raises ValueError: a GPU other than the first one that
+    is visible, which Trainer uses."""
     if device.index:
         raise ValueError(f"device: expected cpu or cuda (CUDA_VISIBLE_DEVICES says which one); got {device}")
     evaluated = "no" if phase.held_out is None else "steps"

@@ -48,18 +48,10 @@ from .stages import STAGES, Run, Stage, check_names, stage_from
 
 @dataclass(frozen=True)
 class Saving:
-    """How a recipe writes its trained model's files.
+    """How a recipe writes its trained model's files. Raises ValueError: another dtype, or an invalid size."""
 
-    Attributes:
-        dtype: of weights and of the adapter, a name in `DTYPES`; None: as they were trained.
-        max_shard_size: of a file of weights, bytes or text such as "16MB".
-
-    Raises:
-        ValueError: another dtype, or an invalid size.
-    """
-
-    dtype: str | None = None
-    max_shard_size: int | str = "5GB"
+    dtype: str | None = None  # of weights and of the adapter, a name in `DTYPES`; None: as they were trained
+    max_shard_size: int | str = "5GB"  # of a file of weights, bytes or text such as "16MB"
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -100,31 +92,21 @@ _KEYS = (*_TOP, "defaults", "stages")
 
 @dataclass(frozen=True)
 class Recipe:
-    """A model's configuration and the stages that train it.
+    """A model's configuration and the stages that train it. Raises ValueError: a phase that follows a stage after which
+    parts of the model are still untrained."""
 
-    Attributes:
-        model: the configuration's folder.
-        stages: settings in the order they run.
-        seed: of the initial weights.
-        start: a trained model's folder to start from, with its adapter if it has one; None: new weights.
-        root: the folder that paths in the stages' data are relative to.
-        changes: settings that differ from the configuration's, parts of it as mappings.
-        reference: typical questions, see `arr_coc.data.formats.open_records`, on which `arr-coc train` measures what
-            the trained model fetches, for a server to compare its traffic with; None: no measurement.
-        saved: how the trained model is written.
-
-    Raises:
-        ValueError: a phase that follows a stage after which parts of the model are still untrained.
-    """
-
-    model: Path
-    stages: tuple[Stage, ...]
-    seed: int = 0
+    model: Path  # the configuration's folder
+    stages: tuple[Stage, ...]  # settings in the order they run
+    seed: int = 0  # of the initial weights
+    # A trained model's folder to start from, with its adapter if it has one; None: new weights.
     start: Path | None = None
-    root: Path = Path(".")
+    root: Path = Path(".")  # the folder that paths in the stages' data are relative to
+    # Settings that differ from the configuration's, parts of it as mappings.
     changes: Mapping[str, Any] = field(default_factory=dict)
+    # Typical questions, see `arr_coc.data.formats.open_records`, on which `arr-coc train` measures what the trained
+    # model fetches, for a server to compare its traffic with; None: no measurement.
     reference: Mapping[str, Any] | None = None
-    saved: Saving = Saving()
+    saved: Saving = Saving()  # how the trained model is written
 
     def __post_init__(self) -> None:
         for before, after in pairwise(self.stages):
@@ -133,11 +115,7 @@ class Recipe:
                 raise ValueError(f"stages: expected {expected}; got one after {type(before).__name__}")
 
     def config(self) -> ArrCocConfig:
-        """The configuration with its changes.
-
-        Raises:
-            ValueError: an unknown field, or an invalid value.
-        """
+        """The configuration with its changes. Raises ValueError: an unknown field, or an invalid value."""
         known = load_config(str(self.model)).to_dict()
         return ArrCocConfig.from_dict(_changed(known, self.changes, "config"))
 
@@ -153,11 +131,7 @@ def _changed(known: Mapping[str, Any], changes: Any, where: str) -> dict[str, An
 
 
 def _override(recipe: dict[str, Any], key: str, value: Any) -> None:
-    """Sets a dotted setting, see `load_recipe`.
-
-    Raises:
-        ValueError: no such setting.
-    """
+    """Sets a dotted setting, see `load_recipe`. Raises ValueError: no such setting."""
     places, path = _places(recipe, key.split("."))
     if not (places and path and all(path)):
         stages = f"a stage of 0 to {len(recipe['stages']) - 1} or its name"
@@ -286,8 +260,7 @@ def train(recipe: Recipe, out: Path, device: torch.device | str = "cpu") -> None
         state.wait_for_everyone()
 
 
-_ANY_TIME = ("workers", "log_every", "report_to")
-"""Settings of stages without effect on the result."""
+_ANY_TIME = ("workers", "log_every", "report_to")  # settings of stages without effect on the result
 
 
 def tell_changes(stage: Stage, path: Path) -> None:
@@ -315,10 +288,7 @@ def _tell(told: dict[str, str], path: Path, what: str) -> None:
 
 def begin(recipe: Recipe, device: torch.device) -> Run:
     """A model with new weights, or with those of the recipe's start folder; weights that it does not have stay new.
-
-    Raises:
-        ValueError: no such folder, weights of other shapes, or fewer language layers; or see `attached_reader`.
-    """
+    Raises ValueError: no such folder, weights of other shapes, or fewer language layers; or see `attached_reader`."""
     if any(isinstance(stage, AttachedScorerStage) for stage in recipe.stages):
         reader: Any = attached_reader(recipe, device)
         return Run(reader, reader.processor, device, recipe.root)
@@ -375,8 +345,7 @@ def attached_reader(recipe: Recipe, device: torch.device) -> AttachedReader:
     return reader
 
 
-ADAPTER = "adapter"
-"""Folder of the adapter, in a run's own folder."""
+ADAPTER = "adapter"  # folder of the adapter, in a run's own folder
 
 
 def train_adapter(recipe: Recipe, out: Path, device: torch.device | str = "cpu", *, rank: int = 8) -> Path:

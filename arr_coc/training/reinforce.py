@@ -61,10 +61,8 @@ def draw_orders(logits: Tensor, count: int, *, mask: Tensor | None = None, gener
 
 
 def draw_log_probability(logits: Tensor, drawn: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Log-probability of drawing these patches in this order: logits [..., N], drawn [..., K] -> [...].
-
-    Drawn patches outside `mask` [..., N] only fill up (see `draw_orders`) and count as certain.
-    """
+    """Log-probability of drawing these patches in this order: logits [..., N], drawn [..., K] -> [...]. Drawn patches
+    outside `mask` [..., N] only fill up (see `draw_orders`) and count as certain."""
     logits = logits.float() if mask is None else torch.where(mask, logits.float(), _EXCLUDED)
     others = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, drawn, True)
     rest = logits.masked_fill(others, _EXCLUDED).logsumexp(-1, keepdim=True)
@@ -85,10 +83,8 @@ def answer_correctness(text: str, answers: Sequence[str]) -> float:
 
 
 def group_advantages(rewards: Tensor, *, normalise: bool = False) -> Tensor:
-    """Rewards [B, G] less the mean of the same question's other draws (leave-one-out).
-
-    `normalise`: divided by the standard deviation within the group; zero if all rewards are equal.
-    """
+    """Rewards [B, G] less the mean of the same question's other draws (leave-one-out). `normalise`: divided by the
+    standard deviation within the group; zero if all rewards are equal."""
     draws = rewards.shape[1]
     advantages = (rewards - rewards.mean(1, keepdim=True)) * draws / (draws - 1)
     if normalise:
@@ -157,17 +153,11 @@ ENTROPY_FLOOR, ENTROPY_WEIGHT = 1.0, 0.1
 
 @dataclass(frozen=True)
 class ReinforceSettings:
-    """Settings of `reinforcement_loss`.
+    """Settings of `reinforcement_loss`."""
 
-    Attributes:
-        draws: G, sets drawn for each question.
-        normalise: divide advantages by their standard deviation within a question's draws.
-        kl_weight: of the divergence from the starting scorer.
-    """
-
-    draws: int = 8
-    normalise: bool = False
-    kl_weight: float = 0.01
+    draws: int = 8  # G, sets drawn for each question
+    normalise: bool = False  # divide advantages by their standard deviation within a question's draws
+    kl_weight: float = 0.01  # of the divergence from the starting scorer
 
     def __post_init__(self) -> None:
         if self.draws < 2:
@@ -175,38 +165,25 @@ class ReinforceSettings:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> "ReinforceSettings":
-        """Settings by name.
-
-        Raises:
-            ValueError: an unknown setting, or a bad one.
-        """
+        """Settings by name. Raises ValueError: an unknown setting, or a bad one."""
         check_names(cls.__dataclass_fields__, settings, "reinforcement")
         return cls(**settings)
 
 
 @dataclass(frozen=True)
 class Reinforcement:
-    """Loss and measurements of one step of reinforcement.
-
-    Attributes:
-        correctness: [B, G] in 0..1, the rewards.
-        entropy: mean over slots, nats.
-        divergence: mean over slots from the starting scorer, nats; 0 without one.
-        sets: [I, G, K] the patches drawn.
-    """
+    """Loss and measurements of one step of reinforcement."""
 
     loss: Tensor
-    correctness: Tensor
-    entropy: Tensor
-    divergence: Tensor
-    sets: Tensor
+    correctness: Tensor  # [B, G] in 0..1, the rewards
+    entropy: Tensor  # mean over slots, nats
+    divergence: Tensor  # mean over slots from the starting scorer, nats; 0 without one
+    sets: Tensor  # [I, G, K] the patches drawn
 
 
 def one_draw(logits: Tensor, mask: Tensor) -> Categorical:
-    """The distribution of a single draw from logits [I, N] over the patches in `mask`.
-
-    Its divergence has a closed form; that of whole sets has none, and its estimate from a few sets is mostly noise.
-    """
+    """The distribution of a single draw from logits [I, N] over the patches in `mask`. Its divergence has a closed
+    form; that of whole sets has none, and its estimate from a few sets is mostly noise."""
     return Categorical(logits=logits.float().masked_fill(~mask, torch.finfo(torch.float32).min), validate_args=False)
 
 
@@ -264,33 +241,25 @@ def reinforcement_loss(
 @STAGES.register("tempering")
 @dataclass(frozen=True)
 class Tempering(ScratchStage):
-    """Settings of the stage.
-
-    Attributes:
-        data: a source of records, see `open_records`, each about one image.
-        batch_size: B.
-        draws: G.
-        budget: tokens of each pass.
-        new_tokens: the most tokens of an answer, thinking included.
-        rewards: weights that differ from `REWARDS`.
-    """
+    """Settings of the stage."""
 
     name: ClassVar[str] = "tempering"
     writes_out: ClassVar[bool] = False
 
+    # A source of records, see `open_records`, each about one image.
     data: Mapping[str, Any] = field(default_factory=lambda: {"format": "rendered"})
     steps: int = 100
-    batch_size: int = 4
-    draws: int = 4
+    batch_size: int = 4  # B
+    draws: int = 4  # G
     learning_rate: float = 0.02
     weight_decay: float = 0.0
     warmup: int = 0
     evaluate_every: int = 25
     bf16: bool = False
     workers: int = 0
-    budget: int | str = "fast"
-    new_tokens: int = 32
-    rewards: Mapping[str, float] = field(default_factory=dict)
+    budget: int | str = "fast"  # tokens of each pass
+    new_tokens: int = 32  # the most tokens of an answer, thinking included
+    rewards: Mapping[str, float] = field(default_factory=dict)  # weights that differ from `REWARDS`
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -33,18 +33,13 @@ from .optimizers import OPTIMIZERS, warmup_cosine
 
 @dataclass
 class Run:
-    """The state that the stages of a recipe pass on.
+    """The state that the stages of a recipe pass on."""
 
-    Attributes:
-        model: after the stages so far; a stage trains it in place or replaces it.
-        root: the folder that paths in a stage's data are relative to.
-        adapter: the language model's LoRA adapter as stages have trained it so far, by PEFT's names; empty before.
-    """
-
-    model: ArrCocForConditionalGeneration
+    model: ArrCocForConditionalGeneration  # after the stages so far; a stage trains it in place or replaces it
     processor: ArrCocProcessor
     device: torch.device = torch.device("cpu")
-    root: Path = Path(".")
+    root: Path = Path(".")  # the folder that paths in a stage's data are relative to
+    # The language model's LoRA adapter as stages have trained it so far, by PEFT's names; empty before.
     adapter: Mapping[str, Tensor] = field(default_factory=dict)
 
 
@@ -95,8 +90,7 @@ def check_names(known: Iterable[str], settings: Any, where: str) -> None:
         raise ValueError(f"{where}: expected settings among {', '.join(known)}; got {received}")
 
 
-STAGES: Registry[type[Stage]] = Registry("stage")
-"""Name in a recipe -> settings."""
+STAGES: Registry[type[Stage]] = Registry("stage")  # name in a recipe -> settings
 
 
 def stage_from(spec: Any, defaults: Mapping[str, Any], where: str) -> Stage:
@@ -127,10 +121,8 @@ def stage_from(spec: Any, defaults: Mapping[str, Any], where: str) -> Stage:
 
 logger = logging.get_logger(__name__)
 
-CLIP = 1.0
-"""Largest gradient norm."""
-LOG_EVERY = 50
-"""Steps between lines of the log."""
+CLIP = 1.0  # largest gradient norm
+LOG_EVERY = 50  # steps between lines of the log
 
 
 def time_left(seconds: float, done: int, left: int) -> str:
@@ -172,11 +164,8 @@ class Loop:
         return {"weights": self.task.module, "optimizer": self.optimizer, "schedule": self.schedule}
 
     def run(self) -> None:
-        """Runs the steps that are left.
-
-        Raises:
-            ValueError: a checkpoint of something else, or damaged checkpoints and none that is whole.
-        """
+        """Runs the steps that are left. Raises ValueError: a checkpoint of something else, or damaged checkpoints and
+        none that is whole."""
         first, steps = self._resume(), self.stage.steps
         if first >= steps:
             return
@@ -305,10 +294,8 @@ class Task(ABC):
         return Steps(start)
 
     def parts(self, batch: Any) -> list[Any]:
-        """The parts of a batch whose gradients are computed one after the other, which takes less memory.
-
-        It is called once a step, before `losses`.
-        """
+        """The parts of a batch whose gradients are computed one after the other, which takes less memory. It is called
+        once a step, before `losses`."""
         return [batch]
 
     @abstractmethod

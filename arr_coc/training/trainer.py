@@ -52,8 +52,7 @@ logger = logging.getLogger(__name__)
 
 _ALIGNED = ("attention_mask", "query_mask", "position_ids", "labels")
 """Tensors of a batch that are aligned with `input_ids`."""
-_TAUGHT = ("labels", "relevance_targets", "retained")
-"""Tensors of a batch that the model does not take."""
+_TAUGHT = ("labels", "relevance_targets", "retained")  # tensors of a batch that the model does not take
 
 
 class ArrCocTrainer(Trainer):
@@ -278,11 +277,8 @@ class ArrCocTrainer(Trainer):
     # ---- checkpoints
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Writes a checkpoint, declares it complete, and only then deletes old ones.
-
-        Raises:
-            OSError: it cannot be written; none of it stays.
-        """
+        """Writes a checkpoint, declares it complete, and only then deletes old ones. Raises OSError: it cannot be
+        written; none of it stays."""
         folder = self._get_output_dir(trial)
         written = Path(folder) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         limit, self.args.save_total_limit = self.args.save_total_limit, None
@@ -307,11 +303,7 @@ class ArrCocTrainer(Trainer):
 
     def train(self, resume_from_checkpoint: str | bool | None = True, *args: Any, **kwargs: Any) -> TrainOutput:
         """Trains, from the newest complete checkpoint in `args.output_dir` if there is one and `resume_from_checkpoint`
-        is True.
-
-        Raises:
-            ValueError: there are checkpoints, and all are damaged.
-        """
+        is True. Raises ValueError: there are checkpoints, and all are damaged."""
         if resume_from_checkpoint is True:
             folder = Path(str(self.args.output_dir))
             if self.args.should_save:

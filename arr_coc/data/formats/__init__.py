@@ -84,11 +84,8 @@ def open_source(spec: Mapping[str, Any], *, folder: str | Path = ".") -> Format:
 
 
 def check_files(spec: Any, folder: Path) -> None:
-    """Refuses a source whose files are not there or whose settings are wrong, before a model is loaded.
-
-    Raises:
-        ValueError: no such file or folder, or see `open_source`.
-    """
+    """Refuses a source whose files are not there or whose settings are wrong, before a model is loaded. Raises
+    ValueError: no such file or folder, or see `open_source`."""
     if not isinstance(spec, Mapping) or not isinstance(name := spec.get("format", DEFAULT_FORMAT), str):
         return
     spec, _ = _apart(spec)

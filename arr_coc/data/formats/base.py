@@ -146,8 +146,7 @@ def image_size(path: Path) -> tuple[int, int]:
 
 
 _ORIENTATION = 0x0112
-_SIDEWAYS = (5, 6, 7, 8)
-"""EXIF orientations that swap width and height."""
+_SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that swap width and height
 
 
 _NEEDED, _OPTIONAL = ("image", "question", "answers"), ("boxes", "image_id", "tags")
@@ -158,25 +157,18 @@ _LOADERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "c
 @FORMATS.register("columns")
 @dataclass(frozen=True)
 class Columns(RowFormat):
-    """A data set of the `datasets` library, with a mapping of its columns.
-
-    Attributes:
-        path: a name on the Hub, a folder of `save_to_disk`, or any file or folder that `load_dataset` accepts.
-        columns: column by role. Needed if the names differ: image (images or paths), question, answers (a text, a
-            number, or a list of texts or of {"answer": text}). Used only if given: boxes (lists of [x0, y0, x1, y1],
-            px), image_id (equal for the same image, which is then encoded once), tags (a list of columns).
-        split: such as "validation"; needed if there are several.
-        subset: the configuration's name, if there are several.
-        images: folder of images that are given as paths.
-    """
+    """A data set of the `datasets` library, with a mapping of its columns."""
 
     places: ClassVar[tuple[str, ...]] = ("images",)
 
-    path: str
+    path: str  # a name on the Hub, a folder of `save_to_disk`, or any file or folder that `load_dataset` accepts
+    # Column by role. Needed if the names differ: image (images or paths), question, answers (a text, a number, or a
+    # list of texts or of {"answer": text}). Used only if given: boxes (lists of [x0, y0, x1, y1], px), image_id (equal
+    # for the same image, which is then encoded once), tags (a list of columns).
     columns: Mapping[str, Any] = field(default_factory=dict)
-    split: str | None = None
-    subset: str | None = None
-    images: Path | None = None
+    split: str | None = None  # such as "validation"; needed if there are several
+    subset: str | None = None  # the configuration's name, if there are several
+    images: Path | None = None  # folder of images that are given as paths
 
     def __post_init__(self) -> None:
         known = (*_NEEDED, *_OPTIONAL)

@@ -35,14 +35,10 @@ class Jsonl(FileFormat):
 @FORMATS.register("feedback")
 @dataclass(frozen=True)
 class FeedbackLog(Format):
-    """Feedback from `arr-coc serve --feedback`.
-
-    Attributes:
-        part: "learned", "held_out" (one image in three) or "all".
-    """
+    """Feedback from `arr-coc serve --feedback`."""
 
     path: Path
-    part: Part = "all"
+    part: Part = "all"  # "learned", "held_out" (one image in three) or "all"
 
     places = ("path",)
 
@@ -70,13 +66,10 @@ class FeedbackLog(Format):
 @FORMATS.register("mixed")
 @dataclass(frozen=True)
 class Mixed(Format):
-    """Equally many records of each source; shorter sources repeat until the longest ends.
-
-    Attributes:
-        retained: indices, from 0, of the sources on whose records the scorer's relevance is retained, see `Record`.
-    """
+    """Equally many records of each source; shorter sources repeat until the longest ends."""
 
     sources: tuple[Format, ...]
+    # Indices, from 0, of the sources on whose records the scorer's relevance is retained, see `Record`.
     retained: tuple[int, ...] = ()
 
     nested = ("sources",)
@@ -122,33 +115,22 @@ class OnDemand(Sequence[Record]):
         return OnDemand(self.make, chosen) if isinstance(index, slice) else self.make(chosen)
 
 
-_DRAWN = 64
-"""Number of pages kept in memory; others are drawn again on demand."""
+_DRAWN = 64  # number of pages kept in memory; others are drawn again on demand
 
 
 @FORMATS.register("rendered")
 @dataclass(frozen=True)
 class Rendered(Format):
-    """Pages of one or more domains, the same in every process and in any order of access.
+    """Pages of one or more domains, the same in every process and in any order of access."""
 
-    Attributes:
-        pages: number of pages.
-        questions: questions per page; if a page has fewer, the first ones repeat.
-        seed: seed of all random draws.
-        size: side of a page, px.
-        split: split of fonts, layouts, wordings and words, see `arr_coc.pages.splits`.
-        domains: names in `DOMAINS`, which alternate; a list, or a comma-separated text.
-        fields: for domain document, at least 4 names in place of its default.
-        photo, absent, turns, unheard: shares, see `Variations`.
-    """
-
-    pages: int
-    questions: int = 3
-    seed: int = 0
-    size: int = 256
-    split: Split = "train"
-    domains: tuple[str, ...] = ("document",)
-    fields: tuple[str, ...] | None = None
+    pages: int  # number of pages
+    questions: int = 3  # questions per page; if a page has fewer, the first ones repeat
+    seed: int = 0  # seed of all random draws
+    size: int = 256  # side of a page, px
+    split: Split = "train"  # split of fonts, layouts, wordings and words, see `arr_coc.pages.splits`
+    domains: tuple[str, ...] = ("document",)  # names in `DOMAINS`, which alternate; a list, or a comma-separated text
+    fields: tuple[str, ...] | None = None  # for domain document, at least 4 names in place of its default
+    # Shares, see `Variations`.
     photo: float = 0.0
     absent: float = 0.0
     turns: float = 0.0

@@ -67,10 +67,8 @@ def reading_order(tokens: Iterable[OcrToken]) -> list[OcrToken]:
 
 
 def locate(answers: Sequence[str], tokens: Sequence[OcrToken]) -> tuple[Box, ...]:
-    """Boxes of the tokens that spell an answer, in all places; empty if no answer is found.
-
-    Tokens are in reading order. Of several answers, the most frequent in at most `MOST_PLACES` places counts.
-    """
+    """Boxes of the tokens that spell an answer, in all places; empty if no answer is found. Tokens are in reading
+    order. Of several answers, the most frequent in at most `MOST_PLACES` places counts."""
     spelt = [(token, word) for token in tokens if (word := spell(token.text))]
     for answer, _ in Counter(answer.strip().casefold() for answer in answers).most_common():
         runs = [] if answer in NOT_READ else _runs(spell(answer), [word for _, word in spelt])

@@ -94,11 +94,8 @@ def sample_html_style(rng: np.random.Generator, split: Split) -> HtmlStyle:
 
 
 def make_html(layout: str, style: HtmlStyle, fields: Sequence[tuple[str, str]], *, title: str, pixels: float) -> str:
-    """The page's head and body.
-
-    Labels of the fields are in their final case, without colons; a `title` of "" is none; `pixels` is the font size of
-    the values.
-    """
+    """The page's head and body. Labels of the fields are in their final case, without colons; a `title` of "" is none;
+    `pixels` is the font size of the values."""
 
     def text(text: str, role: str) -> str:
         return f'<span data-text class="{role}">{escape(text)}</span>'

@@ -82,11 +82,8 @@ class Browser:
         return answer["result"].get("value")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """The result of a command of the DevTools protocol; events in between are passed to `on_event`.
-
-        Raises:
-            RuntimeError: the browser refuses the command, or stops answering.
-        """
+        """The result of a command of the DevTools protocol; events in between are passed to `on_event`. Raises
+        RuntimeError: the browser refuses the command, or stops answering."""
         self._number += 1
         command: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
         if self._session:

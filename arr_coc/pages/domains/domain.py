@@ -75,10 +75,8 @@ _QUALITY = (40, 90)  # of JPEG
 
 
 def photograph(rng: np.random.Generator, page: Page) -> Page:
-    """A photograph of a square page, of the same size, with the boxes of questions and characters mapped.
-
-    Boxes are axis-aligned around the mapped corners, clipped to the picture.
-    """
+    """A photograph of a square page, of the same size, with the boxes of questions and characters mapped. Boxes are
+    axis-aligned around the mapped corners, clipped to the picture."""
     size = page.image.width
     matrix, picture = _view(rng, size), _ground(rng, size)
     # The page, without its outermost pixels so that its edge is smooth, over the ground.
@@ -183,10 +181,8 @@ def with_absent(rng: np.random.Generator, page: Page, share: float, split: Split
 
 
 def missing_fields(fields: Sequence[str], lines: Sequence[Line]) -> list[str]:
-    """The fields that a page with these lines does not show.
-
-    A field counts as shown if its name is anywhere, also in a word, as a subtotal could be an answer for the total.
-    """
+    """The fields that a page with these lines does not show. A field counts as shown if its name is anywhere, also in a
+    word, as a subtotal could be an answer for the total."""
     shown = "".join(line.text for line in lines).lower().replace(" ", "")
     return [field for field in fields if field.lower().replace(" ", "") not in shown]
 
@@ -204,20 +200,14 @@ class Variations:
 
     Each variation has separate random numbers, so it depends neither on the others nor on the page's content.
 
-    Attributes:
-        photo: share of photographed pages.
-        absent: share of questions about absent fields, on pages with fields.
-        unheard: of these, share of questions about fields that no page has.
-        turns: share of questions that are second in a chat, after another one about the page.
-
     Raises:
         ValueError: a share outside 0..1.
     """
 
-    photo: float = 0.0
-    absent: float = 0.0
-    turns: float = 0.0
-    unheard: float = 0.0
+    photo: float = 0.0  # share of photographed pages
+    absent: float = 0.0  # share of questions about absent fields, on pages with fields
+    turns: float = 0.0  # share of questions that are second in a chat, after another one about the page
+    unheard: float = 0.0  # of these, share of questions about fields that no page has
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -226,8 +216,7 @@ class Variations:
                 raise ValueError(f"{field.name}: expected a share from 0 to 1; got {share!r}")
 
 
-AS_DRAWN = Variations()
-"""No variations."""
+AS_DRAWN = Variations()  # no variations
 
 _ENTROPY: dict[Split, tuple[int, ...]] = {"train": (1,), "validation": (2,), "test": ()}
 

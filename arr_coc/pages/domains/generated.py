@@ -19,17 +19,13 @@ from ..splits import Split
 from ..wear import wear
 from .domain import DOMAINS, Page
 
-WORN = 0.5
-"""Share of worn pages."""
+WORN = 0.5  # share of worn pages
 
 
 @DOMAINS.register("generated")
 def draw(rng: np.random.Generator, size: int, split: Split) -> Page:
-    """Draws a page of any kind whose longer side is `size` px.
-
-    Raises:
-        ValueError: the packages of the extra "train", whose words it uses, are not installed.
-    """
+    """Draws a page of any kind whose longer side is `size` px. Raises ValueError: the packages of the extra "train",
+    whose words it uses, are not installed."""
     return _page(rng, size, generating().draw_page(rng, split))
 
 

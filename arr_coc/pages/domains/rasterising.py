@@ -34,10 +34,8 @@ _NORMAL = np.array([NormalDist().inv_cdf((byte + 0.5) / 256) for byte in range(2
 
 
 def text_unit(size: int) -> float:
-    """The scale of text on a page of `size` px, relative to a page of 256 px.
-
-    It grows with the square root, so that larger pages hold more text, not only larger text.
-    """
+    """The scale of text on a page of `size` px, relative to a page of 256 px. It grows with the square root, so that
+    larger pages hold more text, not only larger text."""
     return size / 256 if size < 256 else (size / 256) ** 0.5
 
 

@@ -45,8 +45,7 @@ def unheard_name(rng: np.random.Generator, split: Split) -> str:
     return pick(rng, part(UNHEARD_FIELDS, split))
 
 
-KINDS = ("amount", "date", "time", "number", "code", "seat", "name", "city", "company", "phone")
-"""Kinds of values."""
+KINDS = ("amount", "date", "time", "number", "code", "seat", "name", "city", "company", "phone")  # kinds of values
 _WORDS = ("name", "city", "company")
 _TRAINED_KINDS = (*KINDS, *_WORDS * 2)
 """Kinds of values for training if any kind is possible; with more words, which a model tends to guess."""

@@ -35,37 +35,29 @@ from .language_model import AdaptedModel, PackedPage, PackedQuestions, PackedTok
 from .pages import AskedPage, AskedPages, PageReader, Sources
 from .targets import page_tokens
 
-EVALUATED_PAGES = 100
-"""Held-out pages that a measurement asks about."""
+EVALUATED_PAGES = 100  # held-out pages that a measurement asks about
 
 
 @dataclass(frozen=True)
 class AskingStage(ScratchStage):
-    """Settings of the stages that learn from questions about pages.
-
-    Attributes:
-        pages: how often each source comes up, see `Sources`; sources whose pages have no questions are of no use.
-        pages_per_step: pages of a step.
-        questions: most questions about a page.
-        worn: share of worn pages among those that are drawn.
-        mistakes: share of the words that are read wrongly on pages that are not drawn, at most; the share of each page
-            is drawn from 0 on.
-        real_folder: of real pages as text, see `arr_coc.data.real_pages`.
-        contrast: share of the pages whose questions have, as far as there are any, answers of one type, such as dates:
-            then the wording decides.
-        elsewhere: share of the questions about a drawn page that are about another one of its kind, and that this one
-            does not answer.
-    """
+    """Settings of the stages that learn from questions about pages."""
 
     leaves_whole: ClassVar[bool] = False
 
+    # How often each source comes up, see `Sources`; sources whose pages have no questions are of no use.
     pages: Mapping[str, float] = field(default_factory=lambda: {"laid_out": 1.0})
-    pages_per_step: int = 4
-    questions: int = 8
-    worn: float = 0.3
+    pages_per_step: int = 4  # pages of a step
+    questions: int = 8  # most questions about a page
+    worn: float = 0.3  # share of worn pages among those that are drawn
+    # Share of the words that are read wrongly on pages that are not drawn, at most; the share of each page is drawn
+    # from 0 on.
     mistakes: float = 0.1
-    real_folder: str | None = None
+    real_folder: str | None = None  # of real pages as text, see `arr_coc.data.real_pages`
+    # Share of the pages whose questions have, as far as there are any, answers of one type, such as dates: then the
+    # wording decides.
     contrast: float = 0.0
+    # Share of the questions about a drawn page that are about another one of its kind, and that this one does not
+    # answer.
     elsewhere: float = 0.0
 
     def __post_init__(self) -> None:
@@ -79,8 +71,7 @@ class AskingTask(Task):
 
     stage: AskingStage
     run: Run
-    salt: ClassVar[tuple[int, ...]] = ()
-    """Tells the pages of a task from those of others with the stage's seed."""
+    salt: ClassVar[tuple[int, ...]] = ()  # tells the pages of a task from those of others with the stage's seed
 
     @abstractmethod
     def asks(self, question: Question) -> bool:
@@ -103,16 +94,13 @@ class AskingTask(Task):
 @STAGES.register("relevance")
 @dataclass(frozen=True)
 class RelevanceStage(AskingStage):
-    """Settings of the stage.
-
-    Attributes:
-        word_dropout: share of a question's tokens that the scorers do not see, against learning wordings by heart.
-    """
+    """Settings of the stage."""
 
     name: ClassVar[str] = "relevance"
     writes_out: ClassVar[bool] = False
 
     mistakes: float = 0.15
+    # Share of a question's tokens that the scorers do not see, against learning wordings by heart.
     word_dropout: float = 0.0
     learning_rate: float = 1.5e-3
     warmup: int = 40
@@ -180,13 +168,11 @@ class RelevanceTask(AskingTask):
         return {name: float(np.mean(values)) for name, values in found.items()}
 
 
-READS = ("both", "fetched", "base")
-"""What of a page the language model is given."""
+READS = ("both", "fetched", "base")  # what of a page the language model is given
 
 _STARTS = {"line_break": "\n", "mark": " answer", "best": " best", "first": " first", "last": " last"}
 """The words whose embeddings parts of `Places` start as half of."""
-PLACES_STD = 0.02
-"""Spread of the embeddings of places before training."""
+PLACES_STD = 0.02  # spread of the embeddings of places before training
 
 
 def foremost(patches: np.ndarray, relevance: np.ndarray) -> np.ndarray:
@@ -199,26 +185,19 @@ def foremost(patches: np.ndarray, relevance: np.ndarray) -> np.ndarray:
 @STAGES.register("question_answering")
 @dataclass(frozen=True)
 class QuestionAnsweringStage(AskingStage):
-    """Settings of the stage.
-
-    Attributes:
-        kinds: of questions that are asked, see `Question.kind`; none: all.
-        reads: how often the pages of a step come with both kinds of token, fetched ones alone and base tokens alone.
-        rank: of the LoRA adapter.
-        places_rate: learning rate of the embeddings of places.
-        evaluated: held-out questions that a measurement asks, from each source as many.
-    """
+    """Settings of the stage."""
 
     name: ClassVar[str] = "question_answering"
 
-    kinds: Sequence[str] = ()
+    kinds: Sequence[str] = ()  # of questions that are asked, see `Question.kind`; none: all
+    # How often the pages of a step come with both kinds of token, fetched ones alone and base tokens alone.
     reads: Mapping[str, float] = field(default_factory=lambda: {"both": 0.3, "fetched": 0.7})
-    rank: int = 24
+    rank: int = 24  # of the LoRA adapter
     learning_rate: float = 6e-4
-    places_rate: float = 1e-3
+    places_rate: float = 1e-3  # learning rate of the embeddings of places
     weight_decay: float = 0.0
     warmup: int = 20
-    evaluated: int = 160
+    evaluated: int = 160  # held-out questions that a measurement asks, from each source as many
 
     def __post_init__(self) -> None:
         super().__post_init__()

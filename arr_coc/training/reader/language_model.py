@@ -26,8 +26,7 @@ from ..attention import WRITTEN_OUT
 from ..stages import Run
 from .targets import PageTokens
 
-QUESTION_LENGTH = 96
-"""Most tokens of a question and its answer; longer ones are not asked."""
+QUESTION_LENGTH = 96  # most tokens of a question and its answer; longer ones are not asked
 
 _ADAPTER_WEIGHTS = "adapter_model.safetensors"
 _INNER, _OUTER = "base_model.model.", "base_model.model.model."
@@ -61,33 +60,24 @@ class Prompting:
 
 @dataclass(frozen=True)
 class PackedQuestions:
-    """A batch: P pages as tokens, each with questions behind it.
+    """A batch: P pages as tokens, each with questions behind it."""
 
-    Attributes:
-        ids: [P, S] of text; of fetched tokens their wordpiece; 0 for base tokens.
-        fetched, base: [P, S] bool, which tokens are such.
-        half_rows, columns: [P, S] place of those.
-        cells: [e] flat index (in P x S) of base tokens that hold wordpieces; `held` [e] those, `weights` [e] theirs.
-        positions: [P, S] places in the prompt, from 0; each question goes on where the page ends.
-        question: [P, S] number of the question, -1 on the page, -2 on padding.
-        answer: [P, S] bool, True where the next token is part of an answer.
-        relevance: [P, S] as predicted for the question of a fetched token; 0 on others.
-        kinds: of each question in order.
-    """
-
-    ids: Tensor
+    ids: Tensor  # [P, S] of text; of fetched tokens their wordpiece; 0 for base tokens
+    # [P, S] bool, which tokens are such.
     fetched: Tensor
     base: Tensor
+    # [P, S] place of those.
     half_rows: Tensor
     columns: Tensor
+    # [e] flat index (in P x S) of base tokens that hold wordpieces; `held` [e] those, `weights` [e] theirs.
     cells: Tensor
     held: Tensor
     weights: Tensor
-    positions: Tensor
-    question: Tensor
-    answer: Tensor
-    relevance: Tensor
-    kinds: tuple[str, ...]
+    positions: Tensor  # [P, S] places in the prompt, from 0; each question goes on where the page ends
+    question: Tensor  # [P, S] number of the question, -1 on the page, -2 on padding
+    answer: Tensor  # [P, S] bool, True where the next token is part of an answer
+    relevance: Tensor  # [P, S] as predicted for the question of a fetched token; 0 on others
+    kinds: tuple[str, ...]  # of each question in order
 
     def to(self, device: torch.device) -> "PackedQuestions":
         """The same on `device`."""
@@ -121,17 +111,12 @@ def fetched_tokens(page: PageTokens, relevance: np.ndarray | None = None) -> lis
 
 @dataclass
 class PackedPage:
-    """One page under construction.
+    """One page under construction."""
 
-    Attributes:
-        tokens: of the page, then of its questions.
-        held: of base tokens: the number of a token, a wordpiece that it holds, and its weight.
-        kinds: of the questions.
-    """
-
-    tokens: list[PackedToken] = field(default_factory=list)
+    tokens: list[PackedToken] = field(default_factory=list)  # of the page, then of its questions
+    # Of base tokens: the number of a token, a wordpiece that it holds, and its weight.
     held: list[tuple[int, int, float]] = field(default_factory=list)
-    kinds: list[str] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)  # of the questions
 
     def add(self, tokens: Sequence[PackedToken], question: int = -1, start: int | None = None) -> None:
         """Adds tokens of the page or of a question, at positions from `start` on, by default those behind the last."""
@@ -156,10 +141,8 @@ class PackedPage:
         prompting: Prompting,
         foremost: Sequence[Sequence[PackedToken]] | None = None,
     ) -> None:
-        """Adds questions and their answers, each behind the page as if it were the only one.
-
-        `foremost`: for each the fetched tokens that come once more, right before it.
-        """
+        """Adds questions and their answers, each behind the page as if it were the only one. `foremost`: for each the
+        fetched tokens that come once more, right before it."""
         end = len(self.tokens)
         for number, question in enumerate(questions):
             before, answer = prompting.question(question.text), prompting.answer(question.answers[0])
@@ -191,10 +174,8 @@ def stacked(pages: Sequence[PackedPage]) -> PackedQuestions:
 
 
 def seen(batch: PackedQuestions, dtype: torch.dtype = torch.float32) -> Tensor:
-    """[P, 1, S, S] the additive attention mask: a token sees those before it on the page and in its own question.
-
-    It is not a bool mask, because eager attention adds masks of any type to its scores.
-    """
+    """[P, 1, S, S] the additive attention mask: a token sees those before it on the page and in its own question. It is
+    not a bool mask, because eager attention adds masks of any type to its scores."""
     question, length = batch.question, batch.ids.shape[1]
     causal = torch.ones(length, length, dtype=torch.bool, device=question.device).tril()
     own = (question[:, :, None] == question[:, None]) | (question[:, None] == -1)
@@ -232,10 +213,8 @@ class AdaptedModel:
         self.adapter = nn.ParameterList(each for each in self.model.parameters() if each.requires_grad)
 
     def answers(self, embeds: Tensor, batch: PackedQuestions) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits [t, V] of all tokens of answers, the tokens [t], and the number of each one's question [t].
-
-        The batch's embeddings are [P, S, D].
-        """
+        """Logits [t, V] of all tokens of answers, the tokens [t], and the number of each one's question [t]. The
+        batch's embeddings are [P, S, D]."""
         written_out = self.model.config._attn_implementation == WRITTEN_OUT
         hidden = self.model(
             inputs_embeds=embeds.to(self.dtype),

@@ -67,12 +67,10 @@ def jumble(rng: np.random.Generator, split: Split) -> TextPage:
     return generating("jumble").jumble(rng, split)
 
 
-Heights = tuple[float, float]
-"""Of the smallest and the largest print on crops: that of a line's characters, px."""
+Heights = tuple[float, float]  # of the smallest and the largest print on crops: that of a line's characters, px
 
 
-BLANK = (127, 127, 127)
-"""Colour beyond a page's edges."""
+BLANK = (127, 127, 127)  # colour beyond a page's edges
 
 
 def square(image: Image.Image, side: int) -> np.ndarray:
@@ -85,12 +83,9 @@ def square(image: Image.Image, side: int) -> np.ndarray:
     return np.asarray(whole)
 
 
-SCALES = (0.5, 3.5)
-"""Least and greatest scale of a crop; the image processor enlarges small images as much."""
-BEYOND = 0.2
-"""Share of a crop that may lie behind an edge of the page."""
-CANDIDATES = 4
-"""Squares of which a crop is chosen."""
+SCALES = (0.5, 3.5)  # least and greatest scale of a crop; the image processor enlarges small images as much
+BEYOND = 0.2  # share of a crop that may lie behind an edge of the page
+CANDIDATES = 4  # squares of which a crop is chosen
 
 
 @dataclass(frozen=True)
@@ -168,21 +163,16 @@ def crop(rng: np.random.Generator, page: TextPage, side: int, heights: Heights) 
 
 @dataclass(frozen=True)
 class Sources:
-    """A mixture of sources of pages.
+    """A mixture of sources of pages."""
 
-    Attributes:
-        shares: how often each source comes up: a name of `PAGES`, "pdf", or that of a file or folder in `real_folder`.
-        split: of fonts, words and packages.
-        pdf_folder: a cache of PDF pages that `arr_coc.data.pdf_corpus` drew, with a folder for each split.
-        worn: share of the pages that are worn, see `arr_coc.pages.wear`.
-        real_folder: files `NAME.jsonl.gz` of real pages as text, see `arr_coc.data.real_pages`, and folders of scans
-            with a folder for each split, see `arr_coc.data.real_scans`.
-    """
-
+    # How often each source comes up: a name of `PAGES`, "pdf", or that of a file or folder in `real_folder`.
     shares: Mapping[str, float]
-    split: Split
+    split: Split  # of fonts, words and packages
+    # A cache of PDF pages that `arr_coc.data.pdf_corpus` drew, with a folder for each split.
     pdf_folder: Path | None = None
-    worn: float = 0.5
+    worn: float = 0.5  # share of the pages that are worn, see `arr_coc.pages.wear`
+    # Files `NAME.jsonl.gz` of real pages as text, see `arr_coc.data.real_pages`, and folders of scans with a folder for
+    # each split, see `arr_coc.data.real_scans`.
     real_folder: Path | None = None
 
     def __post_init__(self) -> None:
@@ -231,33 +221,21 @@ class Sources:
 
 _cached, _real = lru_cache(maxsize=8)(CachedPages), lru_cache(maxsize=32)(RealPages)
 
-POOL = 32
-"""Pages that the crops of a batch are cut from."""
-POOL_SEED = 17
-"""Tells the seeds of pages from those of batches."""
+POOL = 32  # pages that the crops of a batch are cut from
+POOL_SEED = 17  # tells the seeds of pages from those of batches
 
 
 @dataclass(eq=False)
 class CropBatches(Batches[Crops]):
-    """Endless batches of crops, a function of (seed, step).
+    """Endless batches of crops, a function of (seed, step). Pages take longer to draw than crops to cut, so a page
+    stays in a pool for some steps."""
 
-    Pages take longer to draw than crops to cut, so a page stays in a pool for some steps.
-
-    Attributes:
-        sources: of pages.
-        seed: of everything that is drawn.
-        stage: which crops there are of a batch and of a page, on average.
-        patch: side of a patch, px.
-        start: the first step.
-        pool: pages that the crops of a batch are cut from.
-    """
-
-    sources: Sources
-    seed: tuple[int, ...]
-    stage: "RecognitionStage"
-    patch: int
-    start: int = 0
-    pool: int = POOL
+    sources: Sources  # of pages
+    seed: tuple[int, ...]  # of everything that is drawn
+    stage: "RecognitionStage"  # which crops there are of a batch and of a page, on average
+    patch: int  # side of a patch, px
+    start: int = 0  # the first step
+    pool: int = POOL  # pages that the crops of a batch are cut from
     _drawn: dict[int, TextPage] = field(default_factory=dict, init=False)
 
     def batch(self, step: int) -> Crops:
@@ -279,8 +257,7 @@ class CropBatches(Batches[Crops]):
         return self._drawn[number]
 
 
-SIDES = (400, 720)
-"""Least and greatest side of a page, px: its print is then as high as that of a page of 1024 px."""
+SIDES = (400, 720)  # least and greatest side of a page, px: its print is then as high as that of a page of 1024 px
 
 
 @PAGES.register("document")
@@ -291,32 +268,23 @@ def document(rng: np.random.Generator, split: Split) -> TextPage:
     return TextPage(drawn.image, drawn.image.size, drawn.lines, kind="document", source=drawn.layout)
 
 
-LISTWISE = 0.3
-"""Weight of the listwise loss beside the one of each patch."""
+LISTWISE = 0.3  # weight of the listwise loss beside the one of each patch
 
 
 @dataclass(frozen=True)
 class AskedPage:
-    """One page and Q questions about it.
+    """One page and Q questions about it."""
 
-    Attributes:
-        pixels: [1, 3, S, S]; None for a page that was not drawn.
-        pieces: int32 [1, N, 2, S] the wordpieces that begin in each patch; None where the model has to read them.
-        patch_mask: bool [N], True on patches that hold some of the page.
-        questions: Q of them.
-        ids: [Q, L] tokens of the questions; `mask` [Q, L] where there are any.
-        relevance: [Q, N], 1 on the patches of the answer, `LEADS` on those of what leads to it; -1 if it is not known.
-        answer: bool [Q, N], those of the answer alone.
-    """
-
-    pixels: Tensor | None
+    pixels: Tensor | None  # [1, 3, S, S]; None for a page that was not drawn
+    # Int32 [1, N, 2, S] the wordpieces that begin in each patch; None where the model has to read them.
     pieces: Tensor | None
-    patch_mask: Tensor
-    questions: tuple[Question, ...]
-    ids: Tensor
+    patch_mask: Tensor  # bool [N], True on patches that hold some of the page
+    questions: tuple[Question, ...]  # Q of them
+    ids: Tensor  # [Q, L] tokens of the questions; `mask` [Q, L] where there are any
     mask: Tensor
+    # [Q, N], 1 on the patches of the answer, `LEADS` on those of what leads to it; -1 if it is not known.
     relevance: Tensor
-    answer: Tensor
+    answer: Tensor  # bool [Q, N], those of the answer alone
 
     def relevance_loss(self, scores: Tensor, positive_weight: float) -> Tensor:
         """Of a scorer's logits [Q, N], over the questions of which it is known where the answer stands.
@@ -387,23 +355,15 @@ class PageReader:
 
 @dataclass(eq=False)
 class AskedPages(Batches[list[AskedPage]]):
-    """Endless batches of pages with questions, a function of (seed, step).
+    """Endless batches of pages with questions, a function of (seed, step)."""
 
-    Attributes:
-        sources: of pages.
-        seed: of everything that is drawn.
-        run: whose model and tokenizer read them.
-        stage: of whose pages and questions there are so many; `contrast` and `elsewhere` hold in training alone.
-        wanted: which questions are asked.
-        start: the first step.
-    """
-
-    sources: Sources
-    seed: tuple[int, ...]
-    run: InitVar[Run]
+    sources: Sources  # of pages
+    seed: tuple[int, ...]  # of everything that is drawn
+    run: InitVar[Run]  # whose model and tokenizer read them
+    # Of whose pages and questions there are so many; `contrast` and `elsewhere` hold in training alone.
     stage: "AskingStage"
-    wanted: Callable[[Question], bool]
-    start: int = 0
+    wanted: Callable[[Question], bool]  # which questions are asked
+    start: int = 0  # the first step
 
     def __post_init__(self, run: Run) -> None:
         self._others = round(self.stage.questions * self.stage.elsewhere)
@@ -456,10 +416,8 @@ class AskedPages(Batches[list[AskedPage]]):
         )
 
     def _elsewhere(self, rng: np.random.Generator, page: TextPage) -> list[Question]:
-        """Questions about another page of the kind, as questions about fields that this page has not.
-
-        Real pages have none: words of the question alone do not tell whether a page names the field in other ones.
-        """
+        """Questions about another page of the kind, as questions about fields that this page has not. Real pages have
+        none: words of the question alone do not tell whether a page names the field in other ones."""
         if page.kind not in generating().KINDS:
             return []
         other = generating().layout_page(rng, self.sources.split, page.kind)

@@ -23,18 +23,12 @@ from ..stages import STAGES, Run, ScratchStage, Task
 from .pages import POOL, CropBatches, Crops, Sources
 from .targets import Print, spelled
 
-WEIGHTS = {"characters": 1.0, "middle": 1.0, "present": 2.0}
-"""Of the losses in their sum."""
-GAP_WEIGHT = 3.0
-"""Of columns within half a patch beside text, which separate words, in the loss of where text stands."""
-NARROWEST = COLUMNS / 8
-"""Columns of a word's mean character, at least: narrower print is not trained on."""
-LENGTHS = 5
-"""Groups of words by length that a loss is computed in: short words are not padded to the longest."""
-EVALUATED_BATCHES = 3
-"""Batches of held-out crops of each source that a measurement reads."""
-EVALUATED_CROPS, EVALUATED_POOL = 1, 16
-"""Crops of a held-out page, on average, and pages of a batch of them."""
+WEIGHTS = {"characters": 1.0, "middle": 1.0, "present": 2.0}  # of the losses in their sum
+GAP_WEIGHT = 3.0  # of columns within half a patch beside text, which separate words, in the loss of where text stands
+NARROWEST = COLUMNS / 8  # columns of a word's mean character, at least: narrower print is not trained on
+LENGTHS = 5  # groups of words by length that a loss is computed in: short words are not padded to the longest
+EVALUATED_BATCHES = 3  # batches of held-out crops of each source that a measurement reads
+EVALUATED_CROPS, EVALUATED_POOL = 1, 16  # crops of a held-out page, on average, and pages of a batch of them
 
 
 def line_losses(lines: Lines, text: Print) -> dict[str, Tensor]:
@@ -90,10 +84,8 @@ def _extents(text: Print, tall: int, wide: int) -> _Extents:
 
 
 def _columns(stem: Tensor, words: _Extents, reader: TextReader) -> Tensor:
-    """Logits [t, classes] of the columns of all words, one word after the other.
-
-    The features [B, C, R, R] of the stem are averaged over the half rows of each word, as `TextReader.words` does.
-    """
+    """Logits [t, classes] of the columns of all words, one word after the other. The features [B, C, R, R] of the stem
+    are averaged over the half rows of each word, as `TextReader.words` does."""
     tall = stem.shape[2]
     first = words.column // CELL_COLUMNS
     cells = (words.column + words.columns - 1) // CELL_COLUMNS - first + 1
@@ -144,28 +136,21 @@ def word_loss(stem: Tensor, text: Print, reader: TextReader) -> Tensor:
 @STAGES.register("recognition")
 @dataclass(frozen=True)
 class RecognitionStage(ScratchStage):
-    """Settings of the stage.
-
-    Attributes:
-        batch_size: crops per step.
-        side: of a crop, px; a multiple of 4 patches.
-        per_page: crops that are cut of a page, on average.
-        pages: how often each source comes up, see `Sources`.
-        pdf_folder, real_folder: of cached PDF pages, and of real scans, see `Sources`.
-        worn: share of worn pages.
-        least_print, most_print: height of a line's characters on crops, px: small print is hard to begin with.
-    """
+    """Settings of the stage."""
 
     name: ClassVar[str] = "recognition"
     leaves_whole: ClassVar[bool] = False
 
-    batch_size: int = 16
-    side: int = 256
-    per_page: int = 8
+    batch_size: int = 16  # crops per step
+    side: int = 256  # of a crop, px; a multiple of 4 patches
+    per_page: int = 8  # crops that are cut of a page, on average
+    # How often each source comes up, see `Sources`.
     pages: Mapping[str, float] = field(default_factory=lambda: {"generated": 1.0})
+    # Of cached PDF pages, and of real scans, see `Sources`.
     pdf_folder: str | None = None
     real_folder: str | None = None
-    worn: float = 0.2
+    worn: float = 0.2  # share of worn pages
+    # Height of a line's characters on crops, px: small print is hard to begin with.
     least_print: float = 7.0
     most_print: float = 24.0
     learning_rate: float = 1e-3
