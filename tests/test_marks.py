@@ -13,7 +13,7 @@ import torch
 from helpers import READS_WORDS, noise, tiny_model, tiny_tokenizer
 
 from arr_coc.modeling.marks import BAR, COLOURS, MARKS, found_marks, mark_words, with_marks
-from arr_coc.modeling.wordpieces import TextReader, Word
+from arr_coc.modeling.wordpieces import CELL_COLUMNS, TextReader, Word
 from arr_coc.pages import fonts, marked, marked_sheet
 from arr_coc.pages.generator import draw_page, layout_page
 from arr_coc.pages.page import TextPage
@@ -81,6 +81,13 @@ def test_marks_become_wordpieces_in_free_slots() -> None:
     assert characters.sum(1).tolist() == [[2.0, 2.0]]  # a mark is no character that was read
 
 
+def test_a_highlighters_name_is_before_the_first_word_under_it() -> None:
+    text = np.array([(40.0, 64.0, 4.0), (80.0, 120.0, 4.0), (10.0, 200.0, 9.0)])
+    for x0, before in ((50, 40.0), (100, 80.0), (140, 140.0)):  # in columns
+        (word,) = mark_words([("[highlight]", (x0 / CELL_COLUMNS, 3.0, 20.0, 5.0))], text)
+        assert word.columns[0] == before - CELL_COLUMNS / 2
+
+
 def test_bars_and_struck_words_are_not_named() -> None:
     found = [(BAR, (2.0, 8.0, 5.0, 20.0)), ("[struck]", (7.0, 2.0, 12.0, 4.0)), ("[on]", (7.0, 6.0, 9.0, 8.0))]
     assert [word.text for word in mark_words(found, np.zeros((0, 3)))] == ["[on]"]
@@ -93,12 +100,16 @@ def test_connected_half_patches_are_the_mark_that_most_of_them_show() -> None:
         (1, slice(2, 4), slice(3, 6)),
         (2, slice(4, 5), slice(3, 6)),
         (2, slice(8, 10), slice(0, 2)),
-        (3, slice(8, 9), slice(8, 10)),  # too small
+        (3, slice(8, 9), slice(8, 10)),
+        (3, slice(8, 9), slice(14, 15)),  # too small
     ):
         logits[0, :, rows, columns] = 0
         logits[0, number, rows, columns] = 9
     logits[0, 1:, 12, 12] = 9  # there is a mark, but which?
-    assert found_marks(logits) == [[("[x]", (3.0, 2.0, 6.0, 5.0)), ("[]", (0.0, 8.0, 2.0, 10.0))]]
+    small = ("(o)", (8.0, 8.0, 10.0, 9.0))
+    assert found_marks(logits) == [[("[x]", (3.0, 2.0, 6.0, 5.0)), ("[]", (0.0, 8.0, 2.0, 10.0)), small]]
+    logits[0, 2, 8, 8:10] = 8  # a small one has to be surer
+    assert small not in found_marks(logits)[0]
     assert found_marks(torch.zeros(1, 3, 4, 4)[:, :1]) == [[]]
 
 
