@@ -536,8 +536,8 @@ class FetchChoices:
         >>> model.generate("receipt.png", "What is the total?", choices=FetchChoices(strategy="saliency", budget=64))
     """
 
-    strategy: str | None = None  # the name of the scorer
-    allocator: str | None = None  # the name of the allocator, which chooses patches by relevance
+    strategy: str | None = None  # the scorer
+    allocator: str | None = None  # chooses patches by relevance
     # See `resolve_budget`. In `forward` it has to agree with the placeholders of the prompts.
     budget: int | str | None = None
     seed: int | None = None  # of random relevance

@@ -206,10 +206,7 @@ class Extracted:
 
 def fields_to_extract(fields: Any) -> list[FieldToExtract]:
     """Fields from "name, name: type, name: question, name: type: question", a list of these, or {name: type, ...}.
-
-    Raises:
-        ValueError: no fields, too many, a name twice or none.
-    """
+    Raises ValueError: no fields, too many, a name twice or none."""
     if isinstance(fields, str):
         fields = re.split(r",(?!\d)", fields)
     if isinstance(fields, Mapping):

@@ -22,14 +22,7 @@ from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult
 from .image_encoding import ImageEncoding
 from .image_loading import Loaded, Source, check_print, load_sources
 from .image_processing_arr_coc import ArrCocImageProcessor, Box
-from .passes import (
-    WITH_ONE_READING,
-    ask_again,
-    ask_in_passes,
-    check_choices,
-    check_readings,
-    further_reading,
-)
+from .passes import WITH_ONE_READING, ask_again, ask_in_passes, check_choices, check_readings, further_reading
 from .patch_scorers import SCORERS
 from .processing_arr_coc import (
     ArrCocProcessor,

@@ -20,15 +20,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from .answers import (
-    Answer,
-    Pass,
-    answer_probabilities,
-    answer_uncertainties,
-    on_page,
-    split_thinking,
-    with_fetch,
-)
+from .answers import Answer, Pass, answer_probabilities, answer_uncertainties, on_page, split_thinking, with_fetch
 from .base_model import ArrCocModel
 from .checks import is_one, refusal
 from .fetcher import EXPLORATION, FetchChoices, FetchResult

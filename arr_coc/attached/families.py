@@ -28,8 +28,7 @@ class View:
 
     image: int  # the number of its image in the prompt, from 0
     box: Box  # x0, y0, x1, y1, its part of this image, px
-    # Of its tokens.
-    rows: int
+    rows: int  # of its tokens
     cols: int
     row_ends: int = 0  # tokens without a place behind each row, such as LLaVA's newline
     ends: int = 0  # such tokens behind the last row

@@ -54,9 +54,8 @@ class PlacedPrompt:
     # tokens were left out.
     positions: Tensor
     kinds: Tensor  # [S'] `TEXT`, `BASE` or `FETCHED`
-    # [T, D] its image tokens in their order.
-    tokens: Tensor
-    planes: list[Tensor]
+    tokens: Tensor  # [T, D] its image tokens in their order
+    planes: list[Tensor]  # those of these tokens
     prefix: int  # the number of tokens that do not depend on the question: those up to the last base token
 
 

@@ -112,15 +112,8 @@ FEW = 3  # letters and digits of an answer that may stand in longer words by cha
 
 
 def read_bench(folder: Path, sources: Sequence[str] | None = None, *, limit: int | None = None) -> Bench:
-    """Reads the questions of a bench.
-
-    Args:
-        folder: holds the sources' folders.
-        sources: names of the sources to read; None: all.
-
-    Raises:
-        ValueError: a missing folder, no questions in it, an unknown source, or a bad record.
-    """
+    """Reads the questions of a bench. `folder`: holds the sources' folders. `sources`: names of the sources to read;
+    None: all. Raises ValueError: a missing folder, no questions in it, an unknown source, or a bad record."""
     if not folder.is_dir():
         raise ValueError(f"bench: expected a folder with a folder for each source; got {str(folder)!r}")
     files = {path.parent.name: path.absolute() for path in sorted(folder.glob("*/data.jsonl"))}

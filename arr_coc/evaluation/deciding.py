@@ -44,9 +44,8 @@ RIVALS = ("larger", "smaller", "random", "saliency", "uniform", "patches_only")
 class Condition:
     """A statement about the differences between `arm` and each of `others`, in points."""
 
-    # Names of the arm and of the arms to compare it with.
     arm: str
-    others: tuple[str, ...]
+    others: tuple[str, ...]  # the arms to compare it with
     # If True, the difference is significant and its whole interval above `by`; else the whole interval is at most `by`.
     above: bool
     by: float = SMALLEST_DIFFERENCE  # points

@@ -121,9 +121,8 @@ LAYER = 2  # the number of language-model layers that see all patches: FastV's K
 class Peer:
     """A rule, its source, and how this re-creation differs."""
 
-    # Of the paper.
-    title: str
-    arxiv: str
+    title: str  # of the paper
+    arxiv: str  # the paper's number there
     differs: str  # the differences in words, for the report
     # Maps a `PeerQuestion` and K <= n to [K] int64, distinct places among the n candidates.
     rule: Callable[["PeerQuestion", int], Tensor]

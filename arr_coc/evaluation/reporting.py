@@ -88,11 +88,8 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 
 def require_extra(module: str, purpose: str) -> None:
-    """Refuses early if a module of the extra "eval" is missing, not after hours of answers.
-
-    Raises:
-        ValueError: the module is not installed; the message names `purpose` and how to install it.
-    """
+    """Refuses early if a module of the extra "eval" is missing, not after hours of answers. Raises ValueError: the
+    module is not installed; the message names `purpose` and how to install it."""
     try:
         importlib.import_module(module)
     except ImportError as error:

@@ -32,8 +32,7 @@ class Prediction:
     """A run's answer to one record."""
 
     line: int
-    # As in `Answer`.
-    answer: str
+    answer: str  # the text of the `Answer`
     probability: float
     tokens: int  # positions of the image in the prompt
     grid: int  # G

@@ -191,11 +191,8 @@ def threshold_for(precision: float, cells: Sequence[tuple[float, bool]]) -> floa
 
 
 def read_calibration(path: Path) -> list[tuple[float, bool]]:
-    """The cells of a calibration file: {"cells": [[probability, whether it is right], ...]}.
-
-    Raises:
-        ValueError: another file.
-    """
+    """The cells of a calibration file: {"cells": [[probability, whether it is right], ...]}. Raises ValueError: another
+    file."""
     try:
         return [(float(probability), bool(right)) for probability, right in json.loads(path.read_text())["cells"]]
     except (OSError, ValueError, KeyError, TypeError) as error:

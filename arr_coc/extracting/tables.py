@@ -109,10 +109,7 @@ def write_table(
     password: str | None = None,
 ) -> None:
     """Writes the rows to a file of a kind of `FORMATS`, whole or not at all; `password`: of PDFs that "html" shows.
-
-    Raises:
-        ValueError: the package that writes it is not installed.
-    """
+    Raises ValueError: the package that writes it is not installed."""
     with fresh_file(path) as beside:
         if kind == "jsonl":
             beside.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")

@@ -104,12 +104,8 @@ class QuestionWriter:
             self.questions.append(Question(text, told, tuple(boxes), tuple(labels), kind, choices=choices))
 
     def named(self, name: str, kind: str, label: str = "") -> str:
-        """A question for the value of a name; `kind` is its kind of `values.KINDS`.
-
-        Args:
-            name: name of the field, as in `fields`.
-            label: the name as printed on the page.
-        """
+        """A question for the value of a name; `kind` is its kind of `values.KINDS`. `name`: name of the field, as in
+        `fields`. `label`: the name as printed on the page."""
         said, own = spoken(name), _OWN.get(kind)
         if self.quotes or _PHRASE.search(said):
             return self.word("quoted", label=(label or name).rstrip(": "))

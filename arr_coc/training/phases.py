@@ -51,15 +51,12 @@ class Phase(Stage):
     held_out: Mapping[str, Any] | None = None
     # Trained parts, see `arr_coc.adapters.PARTS`, or single scorers as "scorer.experts"; the others are frozen.
     trained: tuple[str, ...] = ()
-    # Optimiser steps, and those over which the learning rates rise to their full height.
-    steps: int = 5000
-    warmup: int = 1000
-    # Questions per device and forward pass, and passes per step.
-    batch_size: int = 8
-    accumulation: int = 1
-    # Of AdamW, and of parts with another rate.
-    learning_rate: float = 1e-4
-    rates: Mapping[str, float] = field(default_factory=dict)
+    steps: int = 5000  # of the optimiser
+    warmup: int = 1000  # steps over which the learning rates rise to their full height
+    batch_size: int = 8  # questions per device and forward pass
+    accumulation: int = 1  # forward passes per step
+    learning_rate: float = 1e-4  # of AdamW
+    rates: Mapping[str, float] = field(default_factory=dict)  # learning rates of parts with another one
     weight_decay: float = 0.01  # of matrices
     # Their weights; each step draws one strategy (None: the model's own) and one budget.
     strategies: Mapping[str, float] | None = None
@@ -75,12 +72,10 @@ class Phase(Stage):
     target_tokens: float | None = None
     # Fetched tokens in distillation, the most salient first: all, or as many as the context holds.
     distillation_budget: int | str = "all"
-    # Compute in bfloat16; trade time for memory.
-    bf16: bool = False
-    activation_checkpointing: bool = False
-    # Steps between evaluations, each with a checkpoint; between lines of the log.
-    evaluate_every: int = 500
-    log_every: int = 50
+    bf16: bool = False  # compute in bfloat16
+    activation_checkpointing: bool = False  # trade time for memory
+    evaluate_every: int = 500  # steps between evaluations, each with a checkpoint
+    log_every: int = 50  # steps between lines of the log
     keep: int = 2  # checkpoints to keep, always with the best and the newest
     best: str = "loss"  # the metric of the best checkpoint, one of `BEST`
     # Folder of cached encoder outputs (see `cache`), relative to the recipe; None: images are encoded every time. For

@@ -75,12 +75,8 @@ class Stage(ABC):
 
     @abstractmethod
     def run(self, run: Run, folder: Path) -> None:
-        """Trains `run.model`, or resumes a killed run.
-
-        Args:
-            run: the recipe's; the stage replaces its model and adapter by its results.
-            folder: the stage's own, for its checkpoints.
-        """
+        """Trains `run.model`, or resumes a killed run. `run`: the recipe's; the stage replaces its model and adapter by
+        its results. `folder`: the stage's own, for its checkpoints."""
 
 
 def check_names(known: Iterable[str], settings: Any, where: str) -> None:

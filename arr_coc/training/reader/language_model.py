@@ -63,12 +63,10 @@ class PackedQuestions:
     """A batch: P pages as tokens, each with questions behind it."""
 
     ids: Tensor  # [P, S] of text; of fetched tokens their wordpiece; 0 for base tokens
-    # [P, S] bool, which tokens are such.
-    fetched: Tensor
-    base: Tensor
-    # [P, S] place of those.
-    half_rows: Tensor
-    columns: Tensor
+    fetched: Tensor  # [P, S] bool, True on fetched tokens
+    base: Tensor  # [P, S] bool, True on base tokens
+    half_rows: Tensor  # [P, S] of these two
+    columns: Tensor  # [P, S] likewise
     # [e] flat index (in P x S) of base tokens that hold wordpieces; `held` [e] those, `weights` [e] theirs.
     cells: Tensor
     held: Tensor

@@ -146,9 +146,8 @@ class RecognitionStage(ScratchStage):
     per_page: int = 8  # crops that are cut of a page, on average
     # How often each source comes up, see `Sources`.
     pages: Mapping[str, float] = field(default_factory=lambda: {"generated": 1.0})
-    # Of cached PDF pages, and of real scans, see `Sources`.
-    pdf_folder: str | None = None
-    real_folder: str | None = None
+    pdf_folder: str | None = None  # of cached PDF pages, see `Sources`
+    real_folder: str | None = None  # of real scans
     worn: float = 0.2  # share of worn pages
     # Height of a line's characters on crops, px: small print is hard to begin with.
     least_print: float = 7.0
