@@ -78,7 +78,6 @@ ADAPTER = "scorer.safetensors"
 
 SHIPPED = Path("hub_configs") / "arr-coc-135m"  # the shipped model of a checkout of the repository
 HUB_SECONDS = 5.0  # the longest wait for the Hub's first answer, beside the look-up of its address
-
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 

@@ -29,7 +29,6 @@ VIRIDIS = ("440154", "482878", "3e4989", "31688e", "26828e", "1f9e89", "35b779",
 """Ten evenly spaced colours of matplotlib's viridis (CC0), low to high: perceptually even, also in grey."""
 
 CLEAREST, DENSEST = 0.15, 0.6  # opacity of the heat map at relevance 0 and 1: irrelevant parts stay readable
-
 GRID_COLOUR, SEAM_COLOUR = (128, 128, 128, 130), (255, 64, 0, 110)
 OUTLINE_COLOUR, HALO_COLOUR = (255, 64, 0, 255), (255, 255, 255, 200)
 PAPER, INK, SOFT_INK = (255, 255, 255), (20, 20, 20), (90, 90, 90)

@@ -117,7 +117,6 @@ def pooling(rows: int, sources: int, most: int | None) -> int:
 Window = tuple[int, int, int, int]  # x0, y0, x1, y1 in px of the source, ends exclusive
 
 TILING = ("auto", "asked", "all", "never")
-
 SPREADS = ("auto", "joint", "each", "ranked")
 
 VIEWS_AT_ONCE = 4
@@ -161,5 +160,4 @@ class ViewOptions:
 
 
 VIEW_OPTIONS = frozenset(ViewOptions.__dataclass_fields__)
-
 AS_SEEN = ViewOptions()

@@ -350,7 +350,6 @@ def _line(error: BaseException | None) -> str:
 # ---- arguments -------------------------------------------------------------------------------------------------------
 
 MAX_BEAMS = 1024  # the most answers at a time for one question; more is taken for a typo and would fill the memory
-
 NUMBERS = {bool: "True or False", Integral: "an integer", Real: "a number"}
 
 DECODING: dict[str, tuple[Any, float, float]] = {

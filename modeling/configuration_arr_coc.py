@@ -71,7 +71,6 @@ AUTO_MAP = {
 
 
 GRADIENTS = ("none", "straight_through", "soft")
-
 FOVEA_MAPPINGS = ("linear", "exponential", "sigmoid")
 
 

@@ -30,7 +30,6 @@ from .view_encoding import sources_of
 # Nothing is guessed: a text that may mean two things has no value.
 
 TRUE, FALSE = ("yes", "true"), ("no", "false")
-
 PLAIN = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")  # what is a number even where text is allowed
 _DIGITS = re.compile(r"\d{1,3}(?: \d{3})+(?:[.,]\d+)?(?!\d)|(?<![\w.])\.\d+|\d[\d.,]*")
 _CODE = re.compile(r"[^\W\d_]-?$")

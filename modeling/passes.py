@@ -31,7 +31,6 @@ from .rereading import READINGS, Reading, on_sheets
 from .views import SelectedSlots
 
 AUTO_PASSES = 4  # the most passes with num_passes "auto"
-
 UNSURE = 0.15  # uncertainty of an answer above which "auto" runs back again
 
 # ---- how much of a pass explores ----------------------------------------------------------------------------------

@@ -124,7 +124,6 @@ def loaded_weights(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, T
 
 
 WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
-
 _PREFIX = re.compile(r"^(model\.)+")
 
 

@@ -24,7 +24,6 @@ IMAGE_TOKEN = "<|image_pad|>"
 TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"
 VISION_START, VISION_END = "<|vision_start|>", "<|vision_end|>"
 QUESTION_ROLE = "user"
-
 NOT_ON_THE_PAGE = "not on the page"  # the answer to a question about what an image does not show
 
 _RENDER = """\

@@ -44,8 +44,6 @@ LARGE, LEAST_OF_LARGE = 1.25, 0.5
 not seen as text, has 1.0 to 1.8 with a legibility of 0.1 to 0.3."""
 
 PATIENCE = 2.0  # seconds of encoding after which a progress bar is shown
-
-
 _COUNTS = ("max_tiles", "asked_tiles", "max_base_tokens", "max_pages", "max_frames")
 _MEASURES = ("tile_scale", "dpi", "fps")
 
@@ -339,7 +337,6 @@ def _given(core: Any, page: PageWords, window: Window) -> GivenWords | None:
 
 
 SMALLEST_CAPITAL = 4.5  # px of the square; with lower capitals, two lines may share half a row of patches
-
 CROWDED = 0.005  # the largest share of a view's wordpieces that find no slot
 
 

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import numpy as np
-from helpers import tiny_tokenizer
+from helpers import noise, tiny_tokenizer
 from PIL import Image
 
 from arr_coc.modeling.image_processing_arr_coc import ArrCocImageProcessor
@@ -22,7 +21,7 @@ def make_processor(tokenizer: Any = None, **kwargs: Any) -> Any:
 
 
 def picture(height: int = 20, width: int = 30) -> Image.Image:
-    return Image.fromarray(np.random.default_rng(height).integers(0, 256, (height, width, 3), dtype=np.uint8))
+    return noise(height, width, seed=height)
 
 
 def chat(question: str = "What is it?", images: int = 1) -> list[dict[str, Any]]:

@@ -11,16 +11,14 @@ import re
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported, which reads it once
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
-import numpy as np
 import pytest
-from PIL import Image
 
 gc.disable()  # until all test files are imported, see `pytest_collection_finish`
 
@@ -122,9 +120,10 @@ def tiered_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def picture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A PNG of 60 x 90 px (height x width) of noise. Read only."""
+    from helpers import noise
+
     path = tmp_path_factory.mktemp("picture") / "noise.png"
-    pixels = np.random.default_rng(0).integers(0, 256, (60, 90, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(path)
+    noise(60, 90).save(path)
     return path
 
 
@@ -183,6 +182,17 @@ def processor(request: pytest.FixtureRequest) -> Any:
     from helpers import tiny_tokenizer
 
     return make_processor(tiny_tokenizer(merged=request.param))
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """What transformers' loggers say, which do not pass it on by default; what is said once is said once again."""
+    from transformers.utils import logging
+
+    logging.warning_once.cache_clear()
+    logging.enable_propagation()
+    yield caplog
+    logging.disable_propagation()
 
 
 @pytest.fixture

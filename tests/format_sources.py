@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import numpy as np
+from helpers import noise
 from PIL import Image
 
 from arr_coc.data.feedback import Feedback
@@ -19,8 +19,7 @@ WIDTH, HEIGHT = 90, 60
 
 def draw(path: str, seed: int = 0) -> None:
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    pixels = np.random.default_rng(seed).integers(0, 256, (HEIGHT, WIDTH, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(path)
+    noise(HEIGHT, WIDTH, seed).save(path)
 
 
 def write(path: str, content: Any) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from helpers import CARD, PAGE, prompt, tiny_model
+from helpers import CARD, PAGE, pixels_of, prompt, tiny_model
 from torch import Tensor, nn
 
 from arr_coc import ArrCocForConditionalGeneration
@@ -36,8 +36,7 @@ def tokens_of(model: Any, questions: list[str], strategy: str | None = None) -> 
 
 
 def vision(model: Any) -> dict[str, Tensor]:
-    inputs = model.processor.image_processor([PAGE, CARD], return_tensors="pt")
-    return {"pixel_values": inputs["pixel_values"], "patch_mask": inputs["patch_mask"]}
+    return pixels_of(model.processor.image_processor([PAGE, CARD], return_tensors="pt"))
 
 
 ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 2, 2], "mrope_interleaved": True}

@@ -1,5 +1,6 @@
 """Small stand-ins that several test files share."""
 
+import json
 import os
 import re
 import sys
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerFast
@@ -256,6 +258,11 @@ def prompt(model: Any, *pairs: tuple[Any, str], **processor_kwargs: Any) -> Any:
     )
 
 
+def pixels_of(inputs: Any) -> dict[str, Tensor]:
+    """Those of a prompt's images, and which patches show them."""
+    return {name: inputs[name] for name in ("pixel_values", "patch_mask")}
+
+
 PAGE, CARD = noise(60, 90), noise(128, 128, 1)
 
 
@@ -303,6 +310,34 @@ def with_markers() -> Any:
     model = tiny_model()
     model.config.query_markers = query_markers(model.processor.tokenizer)
     return model
+
+
+def change_json(path: Path, *keys: Any, to: Any) -> None:
+    """Sets, or with `to=...` removes, what is at `keys` in a JSON file."""
+    content = json.loads(path.read_text())
+    *outer, last = keys
+    target = content
+    for key in outer:
+        target = target[key]
+    if to is ...:
+        del target[last]
+    else:
+        target[last] = to
+    path.write_text(json.dumps(content))
+
+
+def change_tensors(folder: Path, change: Callable[[dict[str, Tensor]], Any]) -> None:
+    """Changes the tensors of a checkpoint whose weights are in one file."""
+    path = folder / "model.safetensors"
+    tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}  # not those in the file itself
+    change(tensors)
+    save_file(tensors, path, {"format": "pt"})
+
+
+def truncate(folder: Path) -> None:
+    """Cuts the end off a file of weights."""
+    path = next(folder.glob("*.safetensors"))
+    path.write_bytes(path.read_bytes()[:-10])
 
 
 MIXTURE = (

@@ -5,12 +5,12 @@ python tests/kill_training.py --kills 20
 
 import argparse
 import hashlib
-import os
 import random
-import signal
 import sys
 import tempfile
 import time
+from multiprocessing import get_context
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 
 import torch
@@ -40,31 +40,19 @@ def write_recipe(folder: Path, steps: int) -> Path:
     return path
 
 
-def begin(recipe: Path, out: Path) -> int:
-    """Starts the run in a process of its own, which has imported everything already; returns its id."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            train(load_recipe(recipe), out)
-            code = 0
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
+def begin(recipe: Path, out: Path) -> ForkProcess:
+    """Starts the run in a process of its own, which has imported everything already."""
+    child = get_context("fork").Process(target=train, args=(load_recipe(recipe), out))
+    child.start()
     return child
 
 
-def finished(child: int, seconds: float) -> bool:
+def finished(child: ForkProcess, seconds: float) -> bool:
     """Whether the run ended by itself within that time; it fails this script if it ended badly."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            if status:
-                raise SystemExit(f"the run ended with status {status}")
-            return True
-        time.sleep(0.005)
-    return False
+    child.join(seconds)
+    if child.exitcode:
+        raise SystemExit(f"the run ended with status {child.exitcode}")
+    return child.exitcode == 0
 
 
 def digest(out: Path) -> str:
@@ -108,15 +96,13 @@ def main() -> int:
                 child = begin(recipe, out)
                 if finished(child, rng.uniform(0.0, whole / 3)):
                     break
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
+                child.kill()
+                child.join()
                 kills += 1
                 left, step = inspect(out)
                 broken += left
-                print(
-                    f"kill {kills}: step {step % 1000} of phase {step // 1000}, {left} checkpoints not whole",
-                    flush=True,
-                )
+                where = f"step {step % 1000} of phase {step // 1000}"
+                print(f"kill {kills}: {where}, {left} checkpoints not whole", flush=True)
             else:
                 finished(begin(recipe, out), 3600)
             exact += digest(out) == expected

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from peft import AutoPeftModelForCausalLM, PeftModel, get_peft_model
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import nn
+from trainers import same
 from transformers.utils import logging as transformers_logging
 
 import arr_coc
@@ -139,15 +139,6 @@ def test_what_an_adapter_would_lose_is_not_saved_silently(tmp_path: Path) -> Non
     assert not list(tmp_path.iterdir())
 
 
-@pytest.fixture
-def said(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """What transformers' loggers say, each once again."""
-    transformers_logging.warning_once.cache_clear()
-    transformers_logging.enable_propagation()
-    yield caplog
-    transformers_logging.disable_propagation()
-
-
 def answer_loss(adapted: Any) -> torch.Tensor:
     batch = inputs()
     loss: torch.Tensor = adapted(**batch, labels=batch["input_ids"]).loss
@@ -252,11 +243,6 @@ def curve(folder: Path, name: str) -> list[float]:
     """The numbers of one name that a stage wrote, in the order of its steps."""
     rows = [json.loads(line) for line in (folder / "attached_scorer.jsonl").read_text().splitlines()]
     return [row[name] for row in rows if name in row]
-
-
-def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
-    """Whether weights are equal, name by name."""
-    return first.keys() == second.keys() and all(torch.equal(weight, second[name]) for name, weight in first.items())
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))

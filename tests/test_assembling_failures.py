@@ -9,7 +9,7 @@ from typing import Any
 import huggingface_hub
 import pytest
 import torch
-from helpers import tiny_tokenizer
+from helpers import change_json, change_tensors, tiny_tokenizer, truncate
 from huggingface_hub.errors import GatedRepoError
 from published import DEEPSEEK, VISION, command, fits_deepseek, refused
 from safetensors.torch import load_file, save_file
@@ -27,37 +27,14 @@ def copied(published: Path, tmp_path: Path, name: str) -> Path:
     return tmp_path / name
 
 
-def change_config(folder: Path, path: str, value: Any) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    *steps, last = path.split(".")
-    part = config
-    for step in steps:
-        part = part[step]
-    part[last] = value
-    (folder / "config.json").write_text(json.dumps(config))
-
-
 def sets(path: str, value: Any) -> Callable[[Path], Any]:
-    return lambda folder: change_config(folder, path, value)
-
-
-def change_tensors(folder: Path, **changes: Tensor | None) -> None:
-    held = load_file(folder / "model.safetensors")
-    for name, tensor in changes.items():
-        held.pop(name, None)
-        if tensor is not None:
-            held[name] = tensor
-    save_file(held, folder / "model.safetensors")
-
-
-def truncate(folder: Path) -> None:
-    path = next(folder.glob("*.safetensors"))
-    path.write_bytes(path.read_bytes()[:-10])
+    return lambda folder: change_json(folder / "config.json", *path.split("."), to=value)
 
 
 def puts(name: str, tensor: Tensor | None) -> Callable[[Path], Any]:
-    """Changes a tensor of the grid encoder."""
-    return lambda f: change_tensors(f, **{f"model.sam_model.{name}": tensor})
+    """Changes a tensor of the grid encoder, or takes it away."""
+    name = f"model.sam_model.{name}"
+    return lambda f: change_tensors(f, lambda held: held.pop(name) if tensor is None else held.update({name: tensor}))
 
 
 SAM = "vision_config.width.sam_vit_b."
@@ -91,18 +68,9 @@ def test_a_damaged_vision_encoder_is_refused(
     assert not (tmp_path / "made").exists()
 
 
-def drop_shard(folder: Path) -> None:
-    sorted(folder.glob("*.safetensors"))[1].unlink()
-
-
 def lie_in_index(folder: Path) -> None:
-    index = json.loads((folder / "model.safetensors.index.json").read_text())
-    index["weight_map"]["model.extra"] = next(iter(index["weight_map"].values()))
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-
-
-def without_chat(folder: Path) -> None:
-    tiny_tokenizer(without=("<|im_start|>",)).save_pretrained(folder)
+    shard = sorted(path.name for path in folder.glob("*.safetensors"))[0]
+    change_json(folder / "model.safetensors.index.json", "weight_map", "model.extra", to=shard)
 
 
 def place_shard(folder: Path, place: str) -> None:
@@ -122,7 +90,7 @@ def spoil(folder: Path) -> None:
 
 
 BAD_LLM: dict[str, tuple[str, Callable[[Path], Any], str]] = {
-    "missing shard": ("qwen3", drop_shard, "expected the"),
+    "missing shard": ("qwen3", lambda f: sorted(f.glob("*.safetensors"))[1].unlink(), "expected the"),
     "index of another model": ("qwen3", lie_in_index, "expected model.extra in model-0"),
     "shard outside": ("qwen3", lambda f: place_shard(f, "../outside.safetensors"), "expected names of .safetensors"),
     "index of nothing": (
@@ -133,7 +101,11 @@ BAD_LLM: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "width": ("qwen3", sets("hidden_size", 32), "agree on vocabulary and width"),
     "no tokenizer": ("qwen3", lambda f: (f / "tokenizer.json").unlink(), "expected tokenizer.json; got none"),
     "broken tokenizer": ("qwen3", lambda f: (f / "tokenizer.json").write_text("{}"), "tokenizer that can be read"),
-    "tokenizer without chat": ("qwen3", without_chat, "got no <|im_start|>"),
+    "tokenizer without chat": (
+        "qwen3",
+        lambda f: tiny_tokenizer(without=("<|im_start|>",)).save_pretrained(f),
+        "got no <|im_start|>",
+    ),
     "untied without a head": ("ovis", sets("llm_config.tie_word_embeddings", False), "lm_head"),
     "rows of the table": ("ovis", sets("visual_vocab_size", 50), "agree on rows of the visual"),
     "other language model": ("ovis", sets("llm_config.model_type", "llama"), "type 'qwen3'"),

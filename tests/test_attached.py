@@ -39,13 +39,13 @@ def family(request: pytest.FixtureRequest) -> str:
 def test_with_all_tokens_kept_it_is_the_plain_model(family: str, images: list[list[Any]]) -> None:
     questions = QUESTIONS[: len(images)]
     before = plain(family, images, questions)
-    answers = reader_of(family).generate(images, questions, budget=1.0, **WHOLE)
-    output = answers[0].output
     new = len(before.logits)
     assert new == 6
-    assert torch.equal(output.sequences[:, -new:], before.sequences[:, -new:])
-    for ours, theirs in zip(output.logits, before.logits, strict=True):
-        assert torch.equal(ours, theirs)
+    for way in ("tokens", "pixels") if family in ABLE else ("tokens",):
+        output = reader_of(family).generate(images, questions, budget=1.0, way=way, **WHOLE)[0].output
+        assert torch.equal(output.sequences[:, -new:], before.sequences[:, -new:])
+        for ours, theirs in zip(output.logits, before.logits, strict=True):
+            assert torch.equal(ours, theirs)
     after = plain(family, images, questions)  # attaching leaves no trace
     assert torch.equal(after.sequences, before.sequences)
 
@@ -237,14 +237,6 @@ ABLE = ["qwen3_vl", "qwen3_vl_moe"]
 @pytest.fixture(params=ABLE)
 def reader(request: pytest.FixtureRequest) -> AttachedReader:
     return arr_coc.attach(*published(request.param))
-
-
-@pytest.mark.parametrize("images", [[WIDE], [TALL], [WIDE, TALL]], ids=["wide", "tall", "both"])
-def test_with_all_tokens_it_is_the_plain_model(reader: AttachedReader, images: list) -> None:
-    (answer,) = reader.generate([images], "What?", budget=1.0, way="pixels", **WHOLE)
-    expected = plain(reader.model.config.model_type, [images], ["What?"])
-    for ours, theirs in zip(answer.output.logits, expected.logits, strict=True):
-        assert torch.equal(ours, theirs)
 
 
 def test_the_base_is_a_small_copy_at_its_cells_places(reader: AttachedReader) -> None:
@@ -509,14 +501,13 @@ def test_unknown_families_and_what_belongs_to_another_model_are_refused(qwen: At
         ({"image": [picture(60, 60)] * 2, "question": ["a", "b", "c"]}, "images: expected 1 or 3"),
     ],
 )
-def test_what_cannot_be_asked_is_refused(qwen: AttachedReader, given: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_asked_is_refused(
+    qwen: AttachedReader, given: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before any image is encoded, but for what its words and size decide."""
+    if "words" not in str(given) and "image of" not in message:
+        monkeypatch.setattr(qwen.model.base_model, "get_image_features", lambda **kwargs: pytest.fail("encoded"))
     refuses(message, qwen.generate, **{"image": picture(150, 220), "question": "What?", **given})
-
-
-def test_most_is_refused_before_any_image_is_encoded(qwen: AttachedReader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(qwen.model.base_model, "get_image_features", lambda **kwargs: pytest.fail("encoded"))
-    for given in ({"budget": 2.0}, {"strategy": "other"}, {"question": " "}, {"boxes": [BOX]}, {"pool": -1}):
-        refuses("expected", qwen.generate, **{"image": picture(150, 220), "question": "What?", **given})
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES))

@@ -123,12 +123,9 @@ def test_the_command_prints_a_table(cli: Cli, attached_folder: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("command", "options", "message"),
     [
-        ("evaluate", ["--tiles", "auto"], "tiles: expected none with a idefics3 model; got auto"),
-        ("ask", ["--tiles", "3"], "--tiles: expected none with a idefics3 model; got 3"),
-        ("evaluate", ["--passes", "2"], "num_passes: expected none with a idefics3 model; got 2"),
-        ("ask", ["--passes", "2"], "--passes: expected none with a idefics3 model; got 2"),
-        ("evaluate", ["--allocator", "window"], "allocator: expected none with a idefics3 model; got window"),
-        ("ask", ["--allocator", "window"], "--allocator: expected none with a idefics3 model; got window"),
+        ("both", ["--tiles", "3"], "tiles: expected none with a idefics3 model; got 3"),
+        ("both", ["--passes", "2"], "passes: expected none with a idefics3 model; got 2"),
+        ("both", ["--allocator", "window"], "allocator: expected none with a idefics3 model; got window"),
         ("evaluate", ["--allocators", "all"], "--allocators: expected none with a idefics3 model; got all"),
         ("evaluate", ["--strategies", "clip_query"], "strategies: expected names among attention, similarity"),
         ("ask", ["--strategy", "clip_query"], "strategy: expected one of attention"),
@@ -136,8 +133,7 @@ def test_the_command_prints_a_table(cli: Cli, attached_folder: Path, tmp_path: P
         ("evaluate", ["--strategies", "none@3"], "strategies: expected none without a budget; got none@3"),
         ("evaluate", ["--strategies", "saliency@much"], "budget: expected a share, a number of tokens or one of"),
         ("ask", ["--budget", "auto"], "budget: expected a share, a number of tokens or one of"),
-        ("evaluate", ["--budget", "1.5"], "budget: expected a share in 0..1; got 1.5"),
-        ("ask", ["--budget", "1.5"], "budget: expected a share in 0..1; got 1.5"),
+        ("both", ["--budget", "1.5"], "budget: expected a share in 0..1; got 1.5"),
         ("evaluate", ["--strategies", "oracle"], "expected boxes in every record; got 1 without, e.g"),
         ("evaluate", ["--batch-size", "0"], "batch_size: expected at least 1; got 0"),
     ],
@@ -145,11 +141,12 @@ def test_the_command_prints_a_table(cli: Cli, attached_folder: Path, tmp_path: P
 def test_other_options_are_refused(
     cli: Cli, attached_folder: Path, command: str, options: list[str], message: str, tmp_path: Path
 ) -> None:
-    asked: list[dict[str, Any]] = [{"image": "0.png", "question": "What?", "answers": ["1"], "boxes": [BOX]}]
-    path = write(tmp_path, [*asked, {**asked[0], "boxes": []}])
-    given = (path,) if command == "evaluate" else (tmp_path / "0.png", "What?")
-    code, out, err = cli(command, *given, "--model", attached_folder, *options)
-    assert (code, out) == (2, "") and message in err
+    row: dict[str, Any] = {"image": "0.png", "question": "What?", "answers": ["1"]}
+    path = write(tmp_path, [{**row, "boxes": [BOX]}, {**row, "boxes": []}])
+    for asked in (("evaluate", path), ("ask", tmp_path / "0.png", "What?")):
+        if command in ("both", asked[0]):
+            code, out, err = cli(*asked, "--model", attached_folder, *options)
+            assert (code, out) == (2, "") and message in err
 
 
 def test_boxes_beside_the_image_are_refused(reader: AttachedReader, tmp_path: Path) -> None:

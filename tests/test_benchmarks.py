@@ -28,7 +28,6 @@ from transformers import (
     SmolVLMForConditionalGeneration,
     VisionEncoderDecoderModel,
 )
-from transformers.generation.streamers import BaseStreamer
 
 from arr_coc import ArrCocConfig, load_model
 from arr_coc.cli import main
@@ -58,46 +57,26 @@ from benchmarks.qwen3_vl import our_inputs, qwen3_vl_config, qwen3_vl_inputs
 from benchmarks.timing import Seconds, alternate, table
 
 
-class Tokens(BaseStreamer):
-    """Counts what is streamed."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def put(self, value: Any) -> None:
-        self.count += 1
-
-    def end(self) -> None:
-        pass
-
-
-class FixedOcr:
-    """In place of rapidocr: every page says the same."""
-
-    def text(self, image: Any) -> str:
-        return "Total  14.16\nVAT  2.36"
-
-
-@pytest.fixture
-def language_model(tmp_path: Path) -> Path:
-    """A folder with a tiny Llama and the tiny tokenizer."""
-    tokenizer = tiny_tokenizer()
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    config = LlamaConfig(vocab_size=len(tokenizer), **sizes, initializer_range=0.5, eos_token_id=None, pad_token_id=0)
+def tiny_llama(dtype: torch.dtype = torch.float32, **sizes: Any) -> LlamaForCausalLM:
+    """Of random weights, for the tiny tokenizer."""
     torch.manual_seed(0)
-    LlamaForCausalLM(config).save_pretrained(tmp_path / "language")
-    tokenizer.save_pretrained(tmp_path / "language")
-    return tmp_path / "language"
+    known = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = LlamaConfig(vocab_size=len(tiny_tokenizer()), **{**known, "initializer_range": 0.2, **sizes})
+    return LlamaForCausalLM(config).to(dtype)
 
 
-@pytest.fixture
-def pipeline(language_model: Path, monkeypatch: pytest.MonkeyPatch) -> ocr_pipeline.OcrPipeline:
-    monkeypatch.setattr(ocr_pipeline, "Ocr", FixedOcr)
-    return ocr_pipeline.OcrPipeline(language_model, dtype=torch.float32)
-
-
-def test_answers_are_those_of_the_language_model_and_its_cache_changes_none(pipeline: ocr_pipeline.OcrPipeline) -> None:
-    page, streamer = pipeline.read(Path("any")), Tokens()
+def test_answers_are_those_of_the_language_model_and_its_cache_changes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_llama(
+        hidden_size=16, intermediate_size=32, initializer_range=0.5, eos_token_id=None, pad_token_id=0
+    ).save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    read = SimpleNamespace(text=lambda image: "Total  14.16\nVAT  2.36")  # every page says the same
+    monkeypatch.setattr(ocr_pipeline, "Ocr", lambda: read)
+    pipeline = ocr_pipeline.OcrPipeline(tmp_path, dtype=torch.float32)
+    page, streamed = pipeline.read(Path("any")), list[Any]()
+    streamer: Any = SimpleNamespace(put=streamed.append, end=lambda: None)
     answer, probability = pipeline.ask(page, "What is the VAT?", streamer)
     before, behind = ocr_pipeline.PROMPT
     prompt = before + page.text + "\n" + behind.format(question="What is the VAT?")
@@ -114,7 +93,7 @@ def test_answers_are_those_of_the_language_model_and_its_cache_changes_none(pipe
             break
     written = pipeline.tokenizer.decode(tokens, skip_special_tokens=True)
     assert answer == written.strip().partition('"')[0].partition("\n")[0].strip() and len(tokens) > 1
-    assert probability == pytest.approx(product, rel=1e-3) and streamer.count == len(tokens) + 1
+    assert probability == pytest.approx(product, rel=1e-3) and len(streamed) == len(tokens) + 1
     pipeline.ask(page, "What is the total?")
     assert pipeline.ask(page, "What is the VAT?") == (answer, pytest.approx(probability, rel=1e-5))
 
@@ -241,21 +220,13 @@ def prompting() -> Prompting:
     return Prompting(tiny_tokenizer())
 
 
-def small_llama() -> LlamaForCausalLM:
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
-    torch.manual_seed(0)
-    return LlamaForCausalLM(LlamaConfig(vocab_size=len(tiny_tokenizer()), **sizes, initializer_range=0.2)).to(
-        torch.bfloat16
-    )
-
-
 def test_an_adapter_learns_further(prompting: Prompting, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     stage = QuestionAnsweringStage(pages_per_step=1, rank=8, learning_rate=2e-2, warmup=2, steps=40)
-    model = train_ocr_peer.train(small_llama(), SOURCES, prompting, stage, tmp_path / "whole")
+    model = train_ocr_peer.train(tiny_llama(torch.bfloat16), SOURCES, prompting, stage, tmp_path / "whole")
     first, last = map(float, re.findall(r"'loss': '?([\d.]+)", capsys.readouterr().out))
     assert last < 0.8 * first
     kept = shutil.copytree(tmp_path / "whole" / "checkpoint-20", tmp_path / "killed" / "checkpoint-20")
-    again = train_ocr_peer.train(small_llama(), SOURCES, prompting, stage, kept.parent)
+    again = train_ocr_peer.train(tiny_llama(torch.bfloat16), SOURCES, prompting, stage, kept.parent)
     assert "'loss'" in (said := capsys.readouterr().out) and len(re.findall("'loss'", said)) == 1
     for one, other in zip(model.parameters(), again.parameters(), strict=True):
         torch.testing.assert_close(one, other)

@@ -16,7 +16,6 @@ from arr_coc.pages import fonts
 from arr_coc.pages.domains import Page, draw_page
 from arr_coc.pages.domains import chromium as browser
 from arr_coc.pages.domains.browser import STACKED, make_html, sample_html_style, set_page
-from arr_coc.pages.domains.rasterising import CHARSET
 from arr_coc.pages.fonts import family_names
 
 SPLITS = ("train", "test")
@@ -107,28 +106,6 @@ def test_a_browser_that_ends_at_once_is_a_clean_error(monkeypatch: pytest.Monkey
     with pytest.raises(RuntimeError, match="browser: expected .*it has ended"):
         browser.Browser("/bin/false")
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("split", SPLITS)
-def test_letters_stand_in_their_boxes(draw: Callable[..., Page], split: str) -> None:
-    for number in range(4):
-        page = draw(number, split, 320)
-        pixels = np.asarray(page.image.convert("L"), np.float32)
-        assert page.image.size == (320, 320) and page.image.mode == "RGB" and len(page.questions) >= 4
-        cells = [(char, *cell) for line in page.lines for char, cell in zip(line.text, line.boxes, strict=True)]
-        assert {char for char, *_ in cells} <= {*CHARSET, " "}
-        for question in page.questions:
-            (box,), (label,) = question.boxes, question.label_boxes
-            for x0, y0, x1, y1 in (box, label):
-                assert 0 <= x0 < x1 <= 320 and 0 <= y0 < y1 <= 320
-                assert np.ptp(pixels[round(y0) : round(y1), round(x0) : round(x1)]) > 40
-            spelt = [
-                char
-                for char, x0, y0, x1, y1 in cells
-                if box[0] - 1 <= (x0 + x1) / 2 <= box[2] + 1 and box[1] - 1 <= (y0 + y1) / 2 <= box[3] + 1
-            ]
-            assert "".join(spelt) == question.answers[0]
 
 
 @pytest.mark.slow

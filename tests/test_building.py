@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -133,18 +134,6 @@ def test_shards_are_taken_and_stale_weights_are_not(checkpoint: Path, tmp_path: 
     refuses(r"expected the \d+ shards of .*; got no model-00001-of-", build, source, tmp_path / "again")
 
 
-def test_an_output_in_the_way_is_refused_unless_forced(checkpoint: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    build(checkpoint, out)  # an empty folder is not in the way
-    (out / "mine.txt").write_text("kept")
-    refuses(r"expected a new or empty folder \(or --force.*\); got one with files", build, checkpoint, out)
-    assert (out / "mine.txt").exists()
-    build(checkpoint, out, force=True)
-    assert not (out / "mine.txt").exists()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
-
-
 def test_incomplete_sources_are_refused(checkpoint: Path, tmp_path: Path) -> None:
     def source(*without: str) -> Path:
         folder = tmp_path / "source"
@@ -161,6 +150,10 @@ def test_incomplete_sources_are_refused(checkpoint: Path, tmp_path: Path) -> Non
     refuses("expected an ARR-COC model; got a model of type 'bert'", build, other, out)
     refuses("expected a folder apart from the source", build, checkpoint, checkpoint / "out")
     assert not out.exists()
+    with_files = r"expected a new or empty folder \(or --force.*\); got one with files"
+    refuses(with_files, build, checkpoint, tmp_path)  # with force: tests/fuzz/disks.py and kills.py
+    (tmp_path / "empty").mkdir()
+    assert build(checkpoint, tmp_path / "empty") == tmp_path / "empty"
 
 
 # ---- the card
@@ -314,10 +307,8 @@ for auto, folder in ((AutoProcessor, both), (AutoImageProcessor, both), (AutoIma
 def test_pushing_sends_the_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Both ways: `push_to_hub()` and `save_pretrained(push_to_hub=True)`, of the model and of the processor."""
     sent: dict[str, set[str]] = {}
-
-    class Api:
-        def create_repo(self, name: str, **kwargs: Any) -> Any:
-            return type("Repository", (), {"repo_id": name})
+    api = SimpleNamespace(create_repo=lambda name, **kwargs: SimpleNamespace(repo_id=name))
+    card = SimpleNamespace(save=lambda path: None)
 
     def upload(
         self: Any, folder: str | Path, name: str, files_timestamps: dict[str, float], *args: Any, **kwargs: Any
@@ -325,8 +316,8 @@ def test_pushing_sends_the_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         sent[name] = {path.name for path in Path(folder).iterdir() if path.name not in files_timestamps}
 
     for module in ("utils.hub", "modeling_utils", "processing_utils"):
-        monkeypatch.setattr(f"transformers.{module}.hf_api", Api)
-    monkeypatch.setattr("transformers.utils.hub.create_and_tag_model_card", lambda *args, **kwargs: Card())
+        monkeypatch.setattr(f"transformers.{module}.hf_api", lambda: api)
+    monkeypatch.setattr("transformers.utils.hub.create_and_tag_model_card", lambda *args, **kwargs: card)
     for owner, kind in ((tiny_model(), "model"), (tiny_processor(), "processor")):
         monkeypatch.setattr(type(owner), "_upload_modified_files", upload)
         owner.push_to_hub(f"me/{kind}")
@@ -334,13 +325,6 @@ def test_pushing_sends_the_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     for kind, place in (("model", "modeling_arr_coc.py"), ("processor", "processing_arr_coc.py")):
         for name in (f"me/{kind}", f"me/{kind}-saved"):
             assert {place, "configuration_arr_coc.py", "checks.py"} <= sent[name], name
-
-
-class Card:
-    """A model card that is not wanted here."""
-
-    def save(self, path: str) -> None:
-        pass
 
 
 def test_the_processor_comes_from_where_the_weights_came_from(saved: Path, picture: Path, tmp_path: Path) -> None:

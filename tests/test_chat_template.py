@@ -18,7 +18,6 @@ from transformers import pipeline
 
 from arr_coc.modeling.answers import split_thinking
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
-from arr_coc.serving.protocol import ChatRequest
 
 
 def test_thinking_is_switched_off_as_qwen3_does() -> None:
@@ -278,14 +277,3 @@ def test_letters_that_tiles_show_warn_of_nothing_own_prompts_do(model: Any, monk
     assert len(warned) == 1 and "images before the question" in warned[0]
     model.processor(images=PAGE, text=place + QUESTION)
     assert len(warned) == 2 and "expected a chat" in warned[1]
-
-
-@pytest.mark.parametrize("parts", [("text", "image_url"), ("image_url", "text")])
-def test_the_server_reads_the_same_prompt(model: Any, parts: tuple[str, str]) -> None:
-    blocks = {"text": ASK, "image_url": {"type": "image_url", "image_url": {"url": "data:,"}}}
-    request = ChatRequest(model="m", messages=[{"role": "user", "content": [blocks[part] for part in parts]}])  # type: ignore[list-item]
-    images, history, question = request.turns()
-    base, num_fetched = model.config.vision_tokens()
-    ids = model.processor.prompts([question], images=[len(images)], placeholders=base + num_fetched, history=history)
-    trained = model.processor.apply_chat_template([turn(shown(PAGE), ASK)], **WRITTEN)
-    assert torch.equal(ids["input_ids"], trained["input_ids"])

@@ -134,15 +134,6 @@ def test_a_second_turn_is_the_prompt_of_a_conversation(records: list[Record], mo
     assert batch["attention_mask"].sum(1)[0] > batch["attention_mask"].sum(1)[1] + 10
 
 
-def test_a_batch_trains_the_model(records: list[Record]) -> None:
-    """The batch is what `forward` takes, records without boxes among it."""
-    model = tiny_model()
-    output = model(**QuestionCollator(model.processor, model.config)(records))
-    assert output.relevance_loss
-    output.loss.backward()
-    assert model.lm_head.weight.grad is not None and model.lm_head.weight.grad.any()
-
-
 def test_what_no_batch_holds_is_refused(records: list[Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     refuses("records: expected at least one; got none", collator(), [])

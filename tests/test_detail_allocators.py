@@ -22,13 +22,9 @@ from arr_coc.modeling.grid_encoder import in_tree, pool_regions, region_boxes, s
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.viewing import OUTLINE_COLOUR, describe, draw_fetch
 
-DETAIL_CASES = ["quadtree", "foveated", "knapsack"]
+DETAIL = [name for name, allocator in ALLOCATORS.items() if allocator.detail]
 SIDE = 8
 N = SIDE * SIDE
-
-
-def test_every_allocator_of_levels_is_tested() -> None:
-    assert {name for name, allocator in ALLOCATORS.items() if allocator.detail} == set(DETAIL_CASES)
 
 
 def regions_of(
@@ -53,21 +49,8 @@ def described(indices: Tensor, levels: Tensor, row: int = 0) -> list[tuple[int, 
     return [(index // SIDE, index % SIDE, 2**level) for index, level in sides]
 
 
-# ---- regions
-def test_regions_are_pooled_and_spread_where_they_lie() -> None:
-    grid = torch.arange(float(N)).view(1, 1, SIDE, SIDE)
-    indices, levels = torch.tensor([[0, 5, 4 * SIDE + 6]]), torch.tensor([[2, 0, 1]])
-    square = grid[0, 0]
-    pooled = [square[:4, :4].mean(), square[0, 5], square[4:6, 6:8].mean()]
-    assert pool_regions(grid, indices, levels)[0, :, 0].tolist() == [float(value) for value in pooled]
-    assert region_boxes(indices, levels, SIDE).tolist() == [[[0, 0, 4, 4], [0, 5, 1, 6], [4, 6, 6, 8]]]
-    values = spread_regions(torch.tensor([[1.0, 2.0, 3.0]]), indices, levels, (SIDE, SIDE)).view(SIDE, SIDE)
-    assert (values[:4, :4] == 1).all() and values[0, 5] == 2 and (values[4:6, 6:8] == 3).all()
-    assert values.sum() == 16 + 2 + 12
-
-
 # ---- the promises of all
-@pytest.mark.parametrize("name", DETAIL_CASES)
+@pytest.mark.parametrize("name", DETAIL)
 @settings(deadline=None, max_examples=20)
 @given(data=st.data())
 def test_the_budget_is_exact_and_no_patch_is_in_two_regions(name: str, data: st.DataObject) -> None:
@@ -94,7 +77,7 @@ def test_the_budget_is_exact_and_no_patch_is_in_two_regions(name: str, data: st.
         assert alone[0][0].equal(indices[row]) and alone[1][0].equal(levels[row])
 
 
-@pytest.mark.parametrize("name", DETAIL_CASES)
+@pytest.mark.parametrize("name", DETAIL)
 def test_grids_one_below_the_other_share_a_budget(name: str) -> None:
     """Where one of them is relevant alone, it gets what it would get by itself."""
     relevance = torch.rand(1, N) + 0.5
@@ -108,18 +91,11 @@ def test_grids_one_below_the_other_share_a_budget(name: str) -> None:
 def test_a_quadtree_divides_at_edges_and_nowhere_else() -> None:
     relevance = torch.zeros(SIDE, SIDE)
     relevance[:, 5:] = 1.0  # an edge through the right cells; what is left and right of it is even
-    regions = described(*quadtree_of(relevance, 12))
+    regions = described(*regions_of("quadtree", relevance.view(1, -1), 12, quadtree_spread=0.2))
     assert all(side == 1 for y, x, side in regions if x in (4, 5)), "at the edge"
     assert {side for y, x, side in regions if x >= 6} == {2}, "behind it"
-    assert regions_cover(regions) >= {(y, x) for y in range(SIDE) for x in (6, 7)}
-
-
-def quadtree_of(relevance: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    return regions_of("quadtree", relevance.view(1, -1), count, quadtree_spread=0.2)
-
-
-def regions_cover(regions: list[tuple[int, int, int]]) -> set[tuple[int, int]]:
-    return {(y + dy, x + dx) for y, x, side in regions for dy in range(side) for dx in range(side)}
+    covered = {(y + dy, x + dx) for y, x, side in regions for dy in range(side) for dx in range(side)}
+    assert covered >= {(y, x) for y in range(SIDE) for x in (6, 7)}
 
 
 # ---- foveated
@@ -202,7 +178,6 @@ def test_a_grid_of_the_published_size_takes_few_operations(choose: Callable[...,
 
 
 # ---- Levels of detail through the whole model: what the language model reads, what is said of it, what is drawn
-DETAIL = [name for name, allocator in ALLOCATORS.items() if allocator.detail]
 QUESTION = "What is it?"
 
 

@@ -166,10 +166,6 @@ def of_a_missing_page() -> bytes:
     return pdf_of([*parts, "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 9 9] >>"])
 
 
-def of_an_unknown_codec() -> bytes:
-    return video(kind="avi").replace(b"FMP4", b"zzzz")
-
-
 BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "an encrypted PDF": (encrypted, "password=, or --password-file of ask and extract); got none"),
     "a broken PDF": (lambda: b"%PDF-1.4\nnothing", "expected a PDF that can be opened; got a broken or empty one"),
@@ -190,7 +186,7 @@ def test_what_cannot_be_read_says_so_in_one_line(case: str) -> None:
 
 def test_broken_videos_and_packages_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     content = video()
-    for broken in (content[:40], content[:8] + b"\0" * 400, of_an_unknown_codec()):
+    for broken in (content[:40], content[:8] + b"\0" * 400, video(kind="avi").replace(b"FMP4", b"zzzz")):
         refuses("bytes: expected a ", opened, broken)
 
     def missing(name: str) -> None:
@@ -253,10 +249,6 @@ def read(tmp_path: Path, content: str, dpi: float = 144) -> TextPage:
     return read_pdf_page(write_pdf(tmp_path / "page.pdf", content), 0, dpi)
 
 
-def texts(page: TextPage) -> list[str]:
-    return [line.text for line in page.lines]
-
-
 def test_boxes_are_advances_from_the_baseline_to_the_height_of_capitals(tmp_path: Path) -> None:
     page = read(tmp_path, text_at(72, 700, "Hip x"))
     assert page.size == (1224, 1584) and page.source.endswith("page.pdf#1")
@@ -303,7 +295,7 @@ def test_ink_lies_where_the_boxes_say(tmp_path: Path) -> None:
     ],
 )
 def test_text_is_as_printed(tmp_path: Path, content: str, expected: list[str]) -> None:
-    assert texts(read(tmp_path, content)) == expected
+    assert [line.text for line in read(tmp_path, content).lines] == expected
 
 
 def test_a_glyph_without_a_meaning_is_unknown_and_no_space(tmp_path: Path) -> None:

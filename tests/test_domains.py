@@ -24,6 +24,9 @@ from arr_coc.pages.splits import SPLITS, Split, part, split_of
 OURS = ("document", "form")
 """Domains whose letters we draw ourselves; test_browser.py and test_generated_pages.py test others."""
 
+SQUARE = (*OURS, pytest.param("browser", marks=pytest.mark.slow))
+"""And the one whose letters a browser draws on square pages, too."""
+
 KIND_PATTERNS: dict[str, str] = {
     "amount": r"\$?\d{1,3}(,\d{3})?\.\d{2}",
     "date": r"\d{2}/\d{2}/\d{2}",
@@ -46,7 +49,10 @@ def pages(domain: str, split: str, count: int = 4, size: int = 256) -> list[Page
 
 @cache
 def drawn_page(domain: str, index: int, size: int, split: str) -> Page:
-    return draw_page(domain, 0, index, size, split)
+    try:
+        return draw_page(domain, 0, index, size, split)
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
 
 
 def text_in(page: Page, box: Box) -> str:
@@ -68,7 +74,7 @@ def test_every_promised_domain_is_there() -> None:
 
 
 @pytest.mark.parametrize("size", [256, 512, 1024])
-@pytest.mark.parametrize("domain", OURS)
+@pytest.mark.parametrize("domain", SQUARE)
 def test_boxes_are_in_the_image_and_hold_more_than_paper(domain: str, size: int) -> None:
     for page in pages(domain, "test", 2, size):
         assert page.image.size == (size, size) and page.image.mode == "RGB"
@@ -83,7 +89,7 @@ def test_boxes_are_in_the_image_and_hold_more_than_paper(domain: str, size: int)
 
 
 @pytest.mark.parametrize("split", SPLITS)
-@pytest.mark.parametrize("domain", OURS)
+@pytest.mark.parametrize("domain", SQUARE)
 def test_the_answer_stands_in_its_box(domain: str, split: str) -> None:
     for page in pages(domain, split):
         assert len(page.questions) >= 3
@@ -91,6 +97,7 @@ def test_the_answer_stands_in_its_box(domain: str, split: str) -> None:
             (answer,) = question.answers
             shown = "".join(text_in(page, box) for box in question.boxes)
             assert shown == squeezed(answer), question
+        assert {char for line in page.lines for char in line.text} <= {*CHARSET, " "}
 
 
 @pytest.mark.parametrize("domain", OURS)
@@ -212,7 +219,6 @@ def test_documents_say_distinct_values_beside_their_labels_in_rows_that_do_not_o
         for row in rows:
             assert row.label_boxes[0][2] <= row.boxes[0][0] + 6, "a value begins where its label ends"
             assert any(re.fullmatch(pattern, row.answers[0]) for pattern in KIND_PATTERNS.values()), row
-        assert {char for line in page.lines for char in line.text} <= {*CHARSET, " "}
         shown |= fields
         layouts.add(page.layout)
     assert shown == set(values.FIELDS) and len(layouts) > 2
@@ -279,6 +285,8 @@ def test_splits_share_no_word_of_any_two_pools() -> None:
     for first, second in itertools.combinations(SPLITS, 2):
         assert not everything(first) & everything(second)
     assert sum(len(everything(split)) for split in SPLITS) == len({word.casefold() for pool in POOLS for word in pool})
+    assert split_of("Receipt") == split_of("RECEIPT")
+    assert part(("Oslo", "Zurich", "Oslo Bay"), split_of("Oslo"))[0] == "Oslo"
 
 
 @pytest.mark.parametrize("pool", POOLS, ids=lambda pool: pool[0])
@@ -286,16 +294,6 @@ def test_half_of_each_pool_is_for_training_and_a_quarter_for_each_other_split(po
     assert len(set(pool)) == len(pool)
     shares = {split: len(part(pool, split)) / len(pool) for split in SPLITS}
     assert 0.35 < shares["train"] < 0.65 and min(shares["validation"], shares["test"]) > 0.15, shares
-
-
-def test_pools_can_be_drawn() -> None:
-    for pool in POOLS:
-        assert all(set(word) - {" "} <= set(CHARSET) and len(word) <= 16 for word in pool)
-        assert all(word == " ".join(word.split()) for word in pool)
-    assert all(re.fullmatch("[A-Z][a-z]+", name) for name in (*values.FIRST_NAMES, *values.LAST_NAMES))
-    assert any(" " in city for city in values.CITIES)
-    assert split_of("Receipt") == split_of("RECEIPT")
-    assert part(("Oslo", "Zurich", "Oslo Bay"), split_of("Oslo"))[0] == "Oslo"
 
 
 @pytest.mark.parametrize("split", SPLITS)

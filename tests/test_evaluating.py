@@ -7,10 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from helpers import READS_WORDS, SCORES_WORDS, refuses, tiny_checkpoint, tiny_config, tiny_model
+from helpers import READS_WORDS, SCORES_WORDS, noise, refuses, tiny_checkpoint, tiny_config, tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -33,7 +32,7 @@ from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.answers import calibrated
 
 QUESTIONS = ["What is it?", "Why?", "How many of them are there?"]
-SIZES = [(60, 90), (80, 40), (50, 50)]  # height, width
+IMAGES = [noise(60, 90), noise(80, 40, 1), noise(50, 50, 2)]
 
 
 def write(folder: Path, lines: list[dict[str, Any]]) -> Path:
@@ -46,13 +45,12 @@ def write(folder: Path, lines: list[dict[str, Any]]) -> Path:
 def lines(tmp_path: Path) -> list[dict[str, Any]]:
     """Nine questions about three images, in an order that separates an image's questions."""
     (tmp_path / "images").mkdir()
-    for i, (height, width) in enumerate(SIZES):
-        pixels = np.random.default_rng(i).integers(0, 256, (height, width, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(tmp_path / "images" / f"{i}.png")
+    for number, image in enumerate(IMAGES):
+        image.save(tmp_path / "images" / f"{number}.png")
     return [
         {"image": f"images/{i}.png", "question": question, "answers": ["?"], "boxes": [[10, 10, 30, 18]]}
         for question in QUESTIONS
-        for i in range(len(SIZES))
+        for i in range(len(IMAGES))
     ]
 
 
@@ -76,7 +74,7 @@ def test_what_the_model_says_alone_is_what_evaluation_counts(
     records = read_records(write(tmp_path, lines))
     encoded.clear()
     found = evaluate(model, records, ["realizer", "none"], batch_size=batch_size, progress=False)["strategies"]
-    assert sum(encoded) == len(SIZES), "every image is encoded once"
+    assert sum(encoded) == len(IMAGES), "every image is encoded once"
     assert found["realizer"]["exact_match"]["value"] == 1.0
     assert found["none"]["exact_match"]["value"] < 1.0
     assert (found["realizer"]["tokens"], found["none"]["tokens"]) == (16 + 17, 16)
@@ -95,7 +93,7 @@ def test_every_combination_reads_one_encoding_and_answers_as_it_does_alone(
     assert len(set(names)) == 1 + 2 * len(ALLOCATORS) and names[0] == "none" and "realizer+knapsack" in names
     records = read_records(write(tmp_path, lines))
     scored = score_strategies(model, records, names, progress=False)
-    assert sum(encoded) == len(SIZES) and list(scored) == names
+    assert sum(encoded) == len(IMAGES) and list(scored) == names
     for name in names:
         strategy, _, allocator = name.partition("+")
         chosen = {"strategy": strategy, "allocator": allocator or None}
@@ -344,16 +342,6 @@ def test_wilson_agrees_with_published_values() -> None:
 
 
 # ---- Peers: each published rule on tensors made by hand; exactly K patches; an item's choice is its own
-GEOMETRY = [(60, 90), (80, 40), (50, 50)]  # height, width
-ASKED = ["What is it?", "Why?", "How many of them are there in all?"]
-
-
-@pytest.fixture(scope="module")
-def images() -> list[Image.Image]:
-    draw = np.random.default_rng(0)
-    return [Image.fromarray(draw.integers(0, 256, (*size, 3), dtype=np.uint8)) for size in GEOMETRY]
-
-
 # ---- the rules
 def test_fastv_ranks_by_attention_dart_keeps_pivots_and_cdpruner_scales_relevance() -> None:
     """Patches at places 1 and 2: the first is looked at by many, the second by the last position."""
@@ -447,23 +435,23 @@ def fetched(model: Any, arm: Any, images: list[Image.Image], questions: list[str
 
 
 @pytest.mark.parametrize("name", peers.PEERS)
-def test_a_peer_keeps_exactly_k_and_batch_is_single(model: Any, images: list[Image.Image], name: str) -> None:
+def test_a_peer_keeps_exactly_k_and_batch_is_single(model: Any, name: str) -> None:
     (arm,) = make_arms(model.config, [name])
-    together = fetched(model, arm, images, ASKED)
+    together = fetched(model, arm, IMAGES, QUESTIONS)
     for number, answer in enumerate(together):
-        (alone,) = fetched(model, arm, images[number : number + 1], ASKED[number : number + 1])
+        (alone,) = fetched(model, arm, IMAGES[number : number + 1], QUESTIONS[number : number + 1])
         assert alone.fetch.indices.tolist() == answer.fetch.indices.tolist() and alone.text == answer.text
         assert answer.fetch.indices.unique().numel() == 17 and not answer.fetch.is_padding.any()
-        encoding = encode(model, images[number : number + 1], 128)
-        kept = peers.PeerQuestion(model, encoding, ASKED[number]).kept(peers.PEERS[name], 17)
+        encoding = encode(model, IMAGES[number : number + 1], 128)
+        kept = peers.PeerQuestion(model, encoding, QUESTIONS[number]).kept(peers.PEERS[name], 17)
         assert kept.tolist() == answer.fetch.indices[0].tolist()  # what the rule chose is what is fetched
 
 
-def test_peers_share_what_is_read(model: Any, images: list[Image.Image], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peers_share_what_is_read(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """All patches through the model once per question, whatever asks first; the choices are those made alone."""
     arms = make_arms(model.config, ["peers", "dart@5", "cdpruner@40"])
-    records = [Record(Path("-"), question, ("?",), line=number) for number, question in enumerate(ASKED)]
-    encoding = encode(model, images, 128)
+    records = [Record(Path("-"), question, ("?",), line=number) for number, question in enumerate(QUESTIONS)]
+    encoding = encode(model, IMAGES, 128)
     alone = {arm.name: PeerChoices(model, [arm]).of(arm, records, encoding) for arm in arms}
     read, read_prompt = list[int](), peers.read_prompt
     monkeypatch.setattr(peers, "read_prompt", lambda *given: read.append(1) or read_prompt(*given))

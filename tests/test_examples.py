@@ -146,7 +146,7 @@ def called(script: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: str 
     script.main()
 
 
-FOLDER = Path(__file__).parents[1] / "examples" / "experiments" / "base-share"
+FOLDER = ROOT / "examples" / "experiments" / "base-share"
 
 
 @pytest.fixture
@@ -238,7 +238,7 @@ def test_the_stored_predictions_give_the_stored_report(
 
 
 # ---- The experiment of attached-pages: its scripts train a tiny share of a model, ask it, and report what is stored
-FOLDER_ATTACHED_PAGES = Path(__file__).parents[1] / "examples" / "experiments" / "attached-pages"
+FOLDER_ATTACHED_PAGES = ROOT / "examples" / "experiments" / "attached-pages"
 
 
 @pytest.fixture

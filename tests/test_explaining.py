@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from fetching import fetch_of
-from helpers import LARGE_TEXT, Cli, refuses, tiny_config, tiny_model
+from helpers import LARGE_TEXT, PAGE, Cli, noise, refuses, tiny_config, tiny_model
 from matplotlib.text import Text
 from PIL import Image
 from tiny_pdf import paged
@@ -31,15 +31,9 @@ def model() -> Any:
     return tiny_model(fetcher={"scorers": HELD})
 
 
-def seen_by(model: Any) -> SeenImage:
-    """A wide picture of noise, so that the grid has padding."""
-    pixels = np.random.default_rng(0).integers(0, 256, (60, 90, 3), dtype=np.uint8)
-    return see(model, Image.fromarray(pixels))
-
-
 @pytest.fixture(scope="module")
 def seen(model: Any) -> SeenImage:
-    return seen_by(model)
+    return see(model, PAGE)  # wide, so that the grid has padding
 
 
 def evidence_of(model: Any, seen: SeenImage, **choices: Any) -> AnswerEvidence:
@@ -74,7 +68,7 @@ def test_weights_that_are_as_they_began_are_called_untrained(model: Any) -> None
     assert is_untrained(fresh.model.fetcher.scorers["realizer"])
     assert not is_untrained(model.model.fetcher.scorers["realizer"])
     assert not is_untrained(fresh.model.fetcher.scorer("saliency"))
-    seen = seen_by(fresh)
+    seen = see(fresh, PAGE)
     evidence = evidence_of(fresh, seen)
     assert evidence.untrained and evidence_json(evidence)["untrained"]
     assert len(evidence.inner) == 2  # clip_query's space is as new
@@ -167,8 +161,7 @@ def test_look_refuses_in_one_line(
 
 
 def test_look_shows_the_page_that_a_question_fetches_most_from(cli: Cli, checkpoint: Path, tmp_path: Path) -> None:
-    noise = np.random.default_rng(0).integers(0, 256, (70, 90, 3), dtype=np.uint8)
-    pages = [Image.new("RGB", (90, 70), "white"), Image.fromarray(noise)]
+    pages = [Image.new("RGB", (90, 70), "white"), noise(70, 90)]
     pages[0].save(tmp_path / "two.tiff", save_all=True, append_images=pages[1:])
     options = ("--strategy", "saliency", "--model", checkpoint, "--out", tmp_path / "why")
     code, _, err = cli("look", tmp_path / "two.tiff", "What?", *options)

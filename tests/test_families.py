@@ -7,13 +7,7 @@ import pytest
 from helpers import refuses, tiny_checkpoint, tiny_config, tiny_model
 from lone import QUESTION, run_alone
 
-from arr_coc.modeling.allocators import ALLOCATORS
-from arr_coc.modeling.bridges import BRIDGES
-from arr_coc.modeling.checks import BROUGHT, FAMILIES, Registry
-from arr_coc.modeling.grid_encoder import STEMS
-from arr_coc.modeling.prompt_format import LAYOUTS
-from arr_coc.modeling.scorers import SCORERS
-from arr_coc.modeling.vision_tower import COMPRESSORS
+from arr_coc.modeling.checks import BROUGHT, FAMILIES
 from arr_coc.publishing.building import build
 
 OF_SCORERS = {"map_scorers.py", "relevance_maps.py", "tier_classifier.py"}
@@ -68,41 +62,23 @@ def test_a_member_that_is_missing_is_said_to_be_brought_by_arr_coc(noun: str, mo
 
 
 # ---- Every family's registry: names taken or unknown are refused, and what is registered can be built
-REGISTRIES = {
-    "strategy": SCORERS,
-    "allocator": ALLOCATORS,
-    "compressor": COMPRESSORS,
-    "bridge": BRIDGES,
-    "layout": LAYOUTS,
-    "stem": STEMS,
-}
+NOUNS = sorted({*BROUGHT, "allocator", "layout", "stem", "words"})
 """Which members each has is fixed where they are tested, e.g. in test_scorers.py."""
 
 
-@pytest.mark.parametrize("noun", REGISTRIES)
+@pytest.mark.parametrize("noun", NOUNS)
 def test_a_taken_name_is_refused(noun: str) -> None:
     """Silently replacing a member would change what every saved config with that name means."""
-    registry = REGISTRIES[noun]
-    assert registry.noun == noun
+    registry = FAMILIES[noun]
     name, first = sorted(registry.items())[0]
     refuses(f"^{noun}: expected a new name; got '{name}', which is taken by", registry.register(name), object)
     assert registry[name] is first
 
 
-@pytest.mark.parametrize("noun", REGISTRIES)
+@pytest.mark.parametrize("noun", NOUNS)
 @pytest.mark.parametrize("name", ["nope", "", None, 3])
 def test_an_unknown_name_is_answered_with_the_known_ones(noun: str, name: object) -> None:
-    registry = REGISTRIES[noun]
+    registry = FAMILIES[noun]
     with pytest.raises(ValueError) as error:
         registry[name]
     assert str(error.value) == f"{noun}: expected one of {', '.join(sorted(registry))}; got {name!r}"
-
-
-def test_register_returns_the_member_so_that_it_decorates() -> None:
-    registry: Registry[type] = Registry("thing")
-
-    @registry.register("one")
-    class One:
-        pass
-
-    assert registry["one"] is One and list(registry) == ["one"]

@@ -17,20 +17,10 @@ from arr_coc.model_summary import generated_image
 from arr_coc.modeling.allocators import ALLOCATORS, soft_top_k
 from arr_coc.modeling.fetcher import FetchChoices
 from arr_coc.modeling.scorers import SCORERS, FetchContext, Scorer
-from arr_coc.modeling.vision_tower import gather_patches
 from arr_coc.training.losses import efficiency_loss
 
 EXACT = [name for name in sorted(ALLOCATORS) if name not in CHOOSE_COUNTS]
 """Allocators that fetch exactly the budget; the others are in test_allocators.py."""
-
-
-def test_gather_takes_the_patch_at_y_x() -> None:
-    """Swapped axes pass every test on features that are symmetric; these say where they are."""
-    y, x = torch.meshgrid(torch.arange(4), torch.arange(4), indexing="ij")
-    features = torch.stack((y, x)).float()[None].repeat(2, 1, 1, 1)
-    features[1] += 100
-    found = gather_patches(features, torch.tensor([[0, 6], [9, 15]]))
-    assert found.tolist() == [[[0, 0], [1, 2]], [[102, 101], [103, 103]]]
 
 
 @pytest.mark.parametrize("allocator", EXACT)

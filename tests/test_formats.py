@@ -22,7 +22,7 @@ from format_sources import (
     make_textvqa,
     make_vqav2,
 )
-from helpers import Cli, refuses
+from helpers import Cli, change_json, refuses
 from PIL import Image
 
 from arr_coc.cli import main
@@ -115,20 +115,6 @@ def test_what_good_records_may_say() -> None:
     assert record.answer_sources == (1,)
 
 
-def change(path: str, *keys: Any, to: Any) -> None:
-    """Sets, or with `to=...` removes, what is at `keys` in a JSON file."""
-    content = json.loads(Path(path).read_text())
-    *outer, last = keys
-    target = content
-    for key in outer:
-        target = target[key]
-    if to is ...:
-        del target[last]
-    else:
-        target[last] = to
-    Path(path).write_text(json.dumps(content))
-
-
 BROKEN: list[tuple[str, str, tuple[Any, ...], Any, str]] = [
     ("vqav2", "questions.json", ("questions", 0, "question_id"), 7, r"record 1: question_id: expected one in anno"),
     ("vqav2", "questions.json", ("questions", 0, "image_id"), 43, "record 1: image: expected a file, relative to"),
@@ -158,7 +144,7 @@ def test_bad_records_of_published_files_are_named(
     name: str, path: str, keys: tuple[Any, ...], to: Any, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     spec = MAKERS[name]()
-    change(path, *keys, to=to)
+    change_json(Path(path), *keys, to=to)
     refuses(message, open_records, spec)
     both = name == "textvqa" or path.startswith("ocr")  # both records ask about the image
     shared = both or (path == "scenes.json" and len(keys) < 4)

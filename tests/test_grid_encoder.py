@@ -6,14 +6,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.models.sam.configuration_sam import SamVisionConfig
 from transformers.models.sam.modeling_sam import SamVisionEncoder
 from worked_cases import TOLERANCE
 
 from arr_coc.modeling import grid_encoder
 from arr_coc.modeling.configuration_arr_coc import ArrCocSemanticConfig, ArrCocVisionConfig
-from arr_coc.modeling.grid_encoder import SCORES_AT_ONCE, STEMS, GridEncoder, attend_in_blocks
+from arr_coc.modeling.grid_encoder import GridEncoder, attend_in_blocks
 from arr_coc.modeling.vision_tower import COMPRESSORS, SemanticEncoder
 
 
@@ -38,8 +37,6 @@ def semantic(**changes: Any) -> ArrCocSemanticConfig:
     sizes = {"hidden_size": 20, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 2}
     return ArrCocSemanticConfig(**{**sizes, "position_grid": 4, **changes})
 
-
-STEM_CASES = {"patchify": (), "conv": (8, 12)}  # stem_channels down to patches of 8 px
 
 SHIFTED = {"window_size": 8, "global_attn_indexes": [2], "shifted_windows": True}
 
@@ -164,45 +161,6 @@ def test_other_sides_than_the_configured_give_sams_numbers_with_resized_tables(s
     assert (ours(pixels) - theirs(pixels).last_hidden_state).abs().max() < TOLERANCE
 
 
-class LargestTensor(TorchDispatchMode):
-    """Records how many elements the largest result of any operation has."""
-
-    largest = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for tensor in out if isinstance(out, tuple | list) else [out]:
-            if isinstance(tensor, Tensor):
-                self.largest = max(self.largest, tensor.numel())
-        return out
-
-
-@torch.no_grad()
-def test_no_bias_of_n_by_n_is_ever_made() -> None:
-    """transformers makes [heads, N, N] in each global layer: 800 MB at 1024 px."""
-    config = vision(image_size=512)
-    encoder, patches = randomise(GridEncoder(config)), config.num_patches
-    assert patches == 4096
-    with LargestTensor() as seen:
-        encoder(torch.randn(1, 3, 512, 512))
-    assert seen.largest == SCORES_AT_ONCE == patches**2 // 16
-
-
-def test_every_stem_is_tested() -> None:
-    assert set(STEM_CASES) == set(STEMS)
-
-
-@pytest.mark.parametrize("stem", STEM_CASES)
-@pytest.mark.parametrize("size", [64, 128])
-def test_stems_give_one_feature_per_patch_and_learn(stem: str, size: int) -> None:
-    encoder = GridEncoder(vision(stem=stem, stem_channels=STEM_CASES[stem]))
-    features = encoder(torch.randn(1, 3, size, size))
-    assert features.shape == (1, 12, size // 8, size // 8)
-    randomise(encoder)(torch.randn(1, 3, size, size)).square().sum().backward()
-    assert not [n for n, p in encoder.named_parameters() if p.grad is None or not p.grad.any()]
-
-
-# ---- From features to base and fetched tokens. For the published encoder's numbers see test_assembling.py
 # ---- Compressors: a sixteenth of the patches stays, each image by itself, and every weight learns
 COMPRESSOR_CASES = ["conv", "mask"]
 

@@ -16,6 +16,7 @@ from helpers import (
     Calls,
     loud_model,
     noise,
+    pixels_of,
     prompt,
     reads,
     tiny_model,
@@ -38,7 +39,7 @@ def either(request: pytest.FixtureRequest) -> Any:
 @torch.no_grad()
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_base_tokens_are_the_same_bits_whatever_is_fetched(either: Any, strategy: str) -> None:
-    base_only = either.model.encode_image(**vision_of(prompt(either, (PAGE, QUESTION)))).tokens
+    base_only = either.model.encode_image(**pixels_of(prompt(either, (PAGE, QUESTION)))).tokens
     for budget in (0, 1, "standard", 200):
         output = either(**prompt(either, (PAGE, QUESTION), budget=budget), choices={"strategy": strategy})
         assert torch.equal(output.image_tokens[:, : base_only.shape[1]], base_only)
@@ -57,10 +58,6 @@ def test_base_tokens_are_unchanged_inside_the_language_model(model: Any) -> None
         hidden = model(**inputs, output_hidden_states=True).hidden_states
         states.append(torch.stack(hidden)[:, 0, : start + base])
     assert torch.allclose(*states, atol=1e-4)
-
-
-def vision_of(inputs: Any) -> dict[str, Any]:
-    return {name: inputs[name] for name in ("pixel_values", "patch_mask")}
 
 
 # ---- 2. encode once
@@ -187,7 +184,7 @@ def test_padding_is_fetched_only_from_a_very_thin_image_and_marked() -> None:
 def test_what_is_a_base_token_already_is_not_fetched_again(overlap: str) -> None:
     model = loud_model(vision={"compressor": "mask"}, fetcher={"overlap": overlap})
     inputs = prompt(model, (CARD, QUESTION), budget=230)
-    taken = set(model.model.encode_image(**vision_of(inputs)).base_indices[0].tolist())
+    taken = set(model.model.encode_image(**pixels_of(inputs)).base_indices[0].tolist())
     fetched = set(model(**inputs).fetch.indices[0].tolist())
     assert bool(taken & fetched) == (overlap == "allow")
 

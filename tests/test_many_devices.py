@@ -4,9 +4,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -85,14 +85,6 @@ def test_two_processes_are_as_one(config: str, program: list[str], recipe: Path,
 
 
 # ---- configs
-@pytest.fixture
-def clean_environment() -> Iterator[None]:
-    before = dict(os.environ)
-    yield
-    os.environ.clear()
-    os.environ.update(before)
-
-
 def arguments(config: str) -> Any:
     """What `accelerate launch` makes of a shipped config."""
     load_config_from_file(str(CONFIGS / config))
@@ -100,7 +92,8 @@ def arguments(config: str) -> Any:
     return _validate_launch_command(launch_command_parser().parse_args(given))[0]
 
 
-def test_the_fsdp2_config_wraps_the_layers_that_must_not_be_split(clean_environment: None, recipe: Path) -> None:
+@patch.dict(os.environ)
+def test_the_fsdp2_config_wraps_the_layers_that_must_not_be_split(recipe: Path) -> None:
     os.environ.update(prepare_multi_gpu_env(arguments("fsdp2.yaml")))
     plugin = FullyShardedDataParallelPlugin()
     model = ArrCocForConditionalGeneration.from_pretrained(recipe.parent / "tiny")
@@ -112,7 +105,8 @@ def test_the_fsdp2_config_wraps_the_layers_that_must_not_be_split(clean_environm
     assert {kind.__name__ for kind in wrapped} == {"GridLayer", "SemanticLayer", "PatchLayer", "Qwen3DecoderLayer"}
 
 
-def test_the_zero3_config_plans_stage_3(clean_environment: None) -> None:
+@patch.dict(os.environ)
+def test_the_zero3_config_plans_stage_3() -> None:
     """As far as without DeepSpeed: accelerate's reading of the config, and its plan filled in by a run's settings."""
     args = arguments("zero3.yaml")
     fields = load_config_from_file(str(CONFIGS / "zero3.yaml")).deepspeed_config

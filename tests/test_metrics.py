@@ -173,11 +173,6 @@ def test_token_f1(text: str, answers: list[str], score: float) -> None:
     assert token_f1(text, answers) == pytest.approx(score)
 
 
-def test_edit_distance() -> None:
-    assert edit_distance("kitten", "sitting") == edit_distance("sitting", "kitten") == 3
-    assert edit_distance("", "abc") == 3 and edit_distance("abc", "abc") == 0
-
-
 # ---- properties
 @pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
 @given(text=TEXT, answers=ANSWERS)

@@ -9,7 +9,6 @@ import pytest
 import torch
 from helpers import READS_WORDS, Cli, refuses, tiny_model
 
-from arr_coc.families.tempering import TemperingPolicy
 from arr_coc.model_summary import generated_image
 from arr_coc.modeling import passes as passes_module
 from arr_coc.modeling.answers import Answer
@@ -139,13 +138,6 @@ def test_ask_prints_every_pass(checkpoint: Path, cli: Cli) -> None:
 
 # ---- The learned tempering policy: it learns what pays, goes on where it was killed, and stays with its checkpoint
 LEARNING = {"learned_exploration": True}
-
-
-def untrained() -> TemperingPolicy:
-    torch.manual_seed(0)
-    policy = TemperingPolicy()
-    policy.start_weights(0.02)
-    return policy
 
 
 @pytest.fixture

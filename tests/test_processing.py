@@ -3,7 +3,7 @@
 import copy
 import pickle
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -16,10 +16,9 @@ from chats import GRID, PATCH, PLACE, SIDE, chat, encode, image_processor, make_
 from helpers import noise, refuses, tiny_tokenizer
 from PIL import Image, ImageOps
 from transformers import AutoImageProcessor
-from transformers.utils import logging as transformers_logging
 
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
-from arr_coc.modeling.image_processing_arr_coc import ArrCocImageProcessor, boxes_to_patches, fit_square, map_boxes
+from arr_coc.modeling.image_processing_arr_coc import ArrCocImageProcessor, boxes_to_patches, map_boxes
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor, checked_questions
 from arr_coc.modeling.prompt import find_query_tokens
 from arr_coc.modeling.prompt_format import CHAT_TEMPLATE, count_vision_tokens
@@ -297,21 +296,6 @@ def test_settings_that_are_saved_are_taken_again() -> None:
 # ---- Image processing: placement, masks, boxes, options
 # Geometry
 @pytest.mark.parametrize(
-    ("height", "width", "offset", "size"),
-    [
-        (64, 64, (0, 0), (64, 64)),
-        (32, 64, (16, 0), (32, 64)),
-        (300, 100, (0, 22), (64, 21)),
-        (1, 4000, (32, 0), (1, 64)),
-    ],
-)
-def test_fit_square(height: int, width: int, offset: tuple[int, int], size: tuple[int, int]) -> None:
-    placed = fit_square(height, width, SIDE)
-    assert (placed.offset, placed.size) == (offset, size)
-    assert placed.scale == SIDE / max(height, width)
-
-
-@pytest.mark.parametrize(
     ("height", "width"), [(20, 30), (30, 20), (64, 64), (64, 33), (101, 57), (640, 480), (10, 640)]
 )
 def test_pixels_equal_deepseek_ocrs_own_padding(height: int, width: int) -> None:
@@ -376,14 +360,6 @@ def test_other_refused_options() -> None:
 
 
 # Letters that shrink away
-@pytest.fixture
-def said(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """What transformers' loggers say, which do not pass it on by default."""
-    transformers_logging.enable_propagation()
-    yield caplog
-    transformers_logging.disable_propagation()
-
-
 def test_a_page_whose_letters_shrink_away_is_warned_of_once(said: pytest.LogCaptureFixture) -> None:
     ready = image_processor()
     ready([noise(640, 400), noise(900, 100)])  # factor 0.1: 11 px are 110 px in the page

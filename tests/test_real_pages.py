@@ -135,17 +135,18 @@ def receipt(number: int) -> dict[str, str]:
     return {f"data/box/X{number}.csv": "\n".join(lines), f"data/key/X{number}.json": json.dumps(key)}
 
 
+RECEIPTS = {name: text for number in range(len(CITIES)) for name, text in receipt(number).items()}
+
+
 @pytest.fixture
 def real_folder(tmp_path: Path) -> Path:
     """Files of pages of receipts."""
-    files = {name: text for number in range(len(CITIES)) for name, text in receipt(number).items()}
-    write(receipts(repository(tmp_path / "git", files), set()), tmp_path / "pages" / "receipts.jsonl.gz")
+    write(receipts(repository(tmp_path / "git", RECEIPTS), set()), tmp_path / "pages" / "receipts.jsonl.gz")
     return tmp_path / "pages"
 
 
 def test_scans_of_receipts_are_a_data_set(tmp_path: Path, real_folder: Path) -> None:
-    texts = {name: text for number in range(len(CITIES)) for name, text in receipt(number).items()}
-    files = texts | {f"data/img/X{number}.jpg": f"picture {number}" for number in range(len(CITIES))}
+    files = RECEIPTS | {f"data/img/X{number}.jpg": f"picture {number}" for number in range(len(CITIES))}
     pages = RealPages(real_folder / "receipts.jsonl.gz", "train")
     write_scans(repository(tmp_path / "scanned", files), pages, tmp_path / "out")
     records = Jsonl(tmp_path / "out" / "data.jsonl").read()
@@ -157,11 +158,10 @@ def test_scans_of_receipts_are_a_data_set(tmp_path: Path, real_folder: Path) -> 
 
 
 def test_receipts_have_their_keys_and_mined_fields_and_prices(tmp_path: Path) -> None:
-    files = {name: text for number in range(len(CITIES)) for name, text in receipt(number).items()}
     (tmp_path / "list").write_text("sroie/X3\ndeepform/doc_2\nsource 2001_Firm_Form.pdf\n")
     out = kept_out(tmp_path / "list")
     assert {"X3", "doc", "2001_Firm_Form"} <= out
-    pages = receipts(repository(tmp_path / "git", files), out)
+    pages = receipts(repository(tmp_path / "git", RECEIPTS), out)
     assert [page.group for page in pages] == [f"{city.lower()}store" for city in CITIES if city != CITIES[3]]
     told = {each["concept"]: each for each in pages[0].questions}
     assert {name: each["answers"] for name, each in told.items()} == {

@@ -36,7 +36,7 @@ from arr_coc.training.phases import train_phase
 from arr_coc.training.reader.language_model import load_adapter
 from arr_coc.training.reader.recognition import RecognitionStage
 from arr_coc.training.recipe import Recipe, begin, load_recipe, tell_changes, tell_recipe, train
-from arr_coc.training.stages import STAGES, Loop, Run, ScratchStage, Stage, Task, time_left
+from arr_coc.training.stages import STAGES, Loop, Run, ScratchStage, Stage, Task
 from arr_coc.training.trainer import ArrCocTrainer
 
 ROOT = Path(__file__).parents[1]
@@ -81,11 +81,6 @@ def test_a_setting_inside_a_default_keeps_the_rest_of_it(tmp_path: Path) -> None
     assert load_recipe(path, ["data.path=org/name"]).stages[0].data == {"format": "columns", "path": "org/name"}  # type: ignore[attr-defined]
 
 
-def test_the_log_says_how_long_it_takes() -> None:
-    """The first line came after three minutes, and said nothing of the hours."""
-    assert time_left(12.0, 4, 2400) == "3 s a step, about 2 h 00 min left"
-
-
 def test_a_trained_model_is_written_as_the_recipe_says(tmp_path: Path) -> None:
     saving = load_recipe(RECIPE, ["saved={dtype: bfloat16, max_shard_size: 3MB}"]).saved
     run = begin(load_recipe(EXAMPLE), torch.device("cpu"))
@@ -113,8 +108,7 @@ def test_a_stage_or_training_that_was_begun_otherwise_says_so(tmp_path: Path, mo
     tell_changes(replace(stage, steps=7, worn=0.25), path)
     assert len(said) == 1 and f"(steps 5 -> 7, worn {stage.worn} -> 0.25)" in said[0]
     # Another start, configuration or rank gave the weights of before.
-    said: list[str] = []
-    monkeypatch.setattr("arr_coc.training.recipe.logger.warning", said.append)
+    said.clear()
     recipe, path = load_recipe(EXAMPLE), tmp_path / "recipe.json"
     tell_recipe(recipe, path, rank=2)
     tell_recipe(recipe, path, rank=2)
@@ -150,6 +144,13 @@ def test_settings_that_nothing_has_are_refused(setting: str, message: str) -> No
         ("seed: 1", "expected a mapping with a list of stages"),
         ("stages: []", "expected a mapping with a list of stages"),
         ("just words", "expected a mapping with a list of stages"),
+        ("- stages", "recipe.yaml: expected a mapping with a list of stages; got list"),
+        ("stages: [", "recipe.yaml: expected YAML; got "),
+        ("stages: [{stage: allocator}]\nmodel: 3", "recipe.yaml: expected text for model; got 3"),
+        ("stages: [{stage: allocator}]\nseed: [1]", r"recipe.yaml: expected a whole number for seed; got \[1\]"),
+        ("stages: [{stage: allocator}]\ndefaults: [a]", r"recipe.yaml: expected a mapping for defaults; got \['a'\]"),
+        ("stages: [{stage: [1]}]", r"stages\[0\]: expected the name of a stage; got \[1\]"),
+        ("stages: [{stage: allocator, 3: 4}]", r"stages\[0\] \(allocator\): settings: expected settings among "),
     ],
 )
 def test_bad_recipes_are_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -261,10 +262,15 @@ def test_a_resumed_run_gives_the_weights_of_one_run(checkpoint: Path, whole: Arr
     assert not same(weights_of(whole), loaded(checkpoint)[0].state_dict())
 
 
-def test_a_phase_that_is_done_does_not_run_again(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_phase_that_is_done_does_not_run_again_and_holds_its_model_alone(checkpoint: Path, tmp_path: Path) -> None:
+    """What a killed run had half written there, under other names too, was moved into place with the model."""
+    (tmp_path / "model.tmp").mkdir()
+    (tmp_path / "model.tmp" / "model-00001-of-00002.safetensors").write_bytes(b"half")
     model, processor = loaded(checkpoint)
     phase = replace(PHASE, steps=1, held_out=None)
     made = train_phase(model, processor, phase, tmp_path, device=CPU, root=tmp_path)
+    assert [path.name for path in made.glob("*.safetensors")] == ["model.safetensors"]
+    assert not (tmp_path / "model.tmp").exists()
     before = (made / "model.safetensors").stat().st_mtime_ns
     assert train_phase(model, processor, phase, tmp_path, device=CPU, root=tmp_path) == made
     assert (made / "model.safetensors").stat().st_mtime_ns == before
@@ -297,17 +303,6 @@ def test_where_every_checkpoint_is_damaged_it_says_so(checkpoint: Path, killed: 
     with pytest.raises(ValueError, match=r"checkpoint-4: expected a whole checkpoint .*; got another optimizer\.pt"):
         trainer_of(checkpoint, tmp_path, accumulation=2).train()
     assert len(checkpoints(tmp_path)) == 2
-
-
-def test_nothing_that_lay_in_a_phases_folder_ends_up_in_what_it_makes(checkpoint: Path, tmp_path: Path) -> None:
-    """What a killed run had half written there, under other names too, was moved into place with the model."""
-    (tmp_path / "model.tmp").mkdir()
-    (tmp_path / "model.tmp" / "model-00001-of-00002.safetensors").write_bytes(b"half")
-    model, processor = loaded(checkpoint)
-    phase = replace(PHASE, steps=1, held_out=None)
-    finished = train_phase(model, processor, phase, tmp_path, device=CPU, root=tmp_path)
-    assert [path.name for path in finished.glob("*.safetensors")] == ["model.safetensors"]
-    assert not (tmp_path / "model.tmp").exists()
 
 
 def written(folder: Path, files: dict[str, bytes]) -> Path:

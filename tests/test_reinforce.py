@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from helpers import refuses, tiny_checkpoint, tiny_model
+from helpers import noise, refuses, tiny_checkpoint, tiny_model
 from torch import Tensor
 from trainers import PAGES, killed_at, launched, loaded, same, trainer_of, weights_of
 
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.adapters import part_of_parameter
+from arr_coc.data.collator import QuestionCollator
+from arr_coc.data.records import Record
 from arr_coc.training.phases import AllocatorPhase
 from arr_coc.training.reinforce import (
     DrawnQuestions,
@@ -104,40 +106,16 @@ def test_the_estimator_is_unbiased() -> None:
 QUESTIONS = ("What is the total?", "the date")
 
 
-def batch_of(
-    model: Any, *, padding_side: str = "right", answers: tuple[str, str] = ("12.50", "New York")
-) -> dict[str, Tensor]:
-    """Two questions about one image, with their answers as labels."""
-    processor, tokenizer = model.processor, model.processor.tokenizer
-    image = torch.rand(3, 128, 128, generator=torch.Generator().manual_seed(1))
-    pixels = processor.image_processor([image], return_tensors="pt")
-    rows = []
-    for question, answer in zip(QUESTIONS, answers, strict=True):
-        turn = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": question}]}]
-        text = processor.apply_chat_template(turn, add_generation_prompt=True)
-        prompt = tokenizer(text.replace(processor.image_token, processor.image_token * (16 + 17))).input_ids
-        rows.append((prompt, tokenizer(answer).input_ids + [tokenizer.eos_token_id]))
-    length = max(len(prompt) + len(answer) for prompt, answer in rows)
-    columns: dict[str, list[list[int]]] = {"input_ids": [], "attention_mask": [], "labels": []}
-    for prompt, answer in rows:
-        pads = length - len(prompt) - len(answer)
-        fill = [("input_ids", tokenizer.pad_token_id), ("attention_mask", 0), ("labels", -100)]
-        row = {
-            "input_ids": prompt + answer,
-            "attention_mask": [1] * (length - pads),
-            "labels": [-100] * len(prompt) + answer,
-        }
-        for name, value in fill:
-            padding = [value] * pads
-            columns[name].append(row[name] + padding if padding_side == "right" else padding + row[name])
-    batch = {name: torch.tensor(values) for name, values in columns.items()}
-    return {
-        **batch,
-        "pixel_values": pixels["pixel_values"],
-        "patch_mask": pixels["patch_mask"],
-        "image_index": torch.zeros(2, dtype=torch.long),
-        "query_mask": processor.query_mask(batch["input_ids"]) & (batch["labels"] == -100),
-    }
+def batch_of(model: Any, *, left: bool = False, answers: tuple[str, str] = ("12.50", "New York")) -> dict[str, Tensor]:
+    """Two questions about one image, with their answers as labels, padded on either side."""
+    image = noise(128, 128, 1)
+    records = [Record(image, text, (answer,)) for text, answer in zip(QUESTIONS, answers, strict=True)]
+    batch = QuestionCollator(model.processor, model.config)(records)
+    if not left:
+        pads = (batch["attention_mask"] == 0).sum(1).tolist()
+        for name in ("input_ids", "attention_mask", "labels", "query_mask"):
+            batch[name] = torch.stack([row.roll(-pad) for row, pad in zip(batch[name], pads, strict=True)])
+    return batch
 
 
 def test_only_scorers_get_a_gradient_and_images_are_read_once() -> None:
@@ -158,10 +136,10 @@ def test_only_scorers_get_a_gradient_and_images_are_read_once() -> None:
     assert made.divergence == 0  # nothing was learnt yet
 
 
-@pytest.mark.parametrize("padding_side", ["left", "right"])
-def test_rewards_are_those_of_answers_from_the_drawn_patches(padding_side: str) -> None:
+@pytest.mark.parametrize("left", [True, False])
+def test_rewards_are_those_of_answers_from_the_drawn_patches(left: bool) -> None:
     model = tiny_model()
-    batch = batch_of(model, padding_side=padding_side)
+    batch = batch_of(model, left=left)
     encoding = model.model.encode_image(batch["pixel_values"], batch["patch_mask"])
     settings, longest = ReinforceSettings(draws=2), int((batch["labels"] != -100).sum(1).max())
     probe = reinforcement_loss(model, batch, settings, generator=torch.Generator().manual_seed(0), encoding=encoding)
@@ -176,7 +154,7 @@ def test_rewards_are_those_of_answers_from_the_drawn_patches(padding_side: str) 
         twice, choices = seen.select(torch.zeros(2, dtype=torch.long)), {"strategy": "oracle", "allocator": "topk"}
         said.append(model.generate(twice, list(QUESTIONS), boxes=boxes, max_new_tokens=longest, **choices))
     assert said[0] != said[1], "the test can tell one set from another"
-    labelled = batch_of(model, padding_side=padding_side, answers=(said[0][0], said[0][1]))
+    labelled = batch_of(model, left=left, answers=(said[0][0], said[0][1]))
     made = reinforcement_loss(model, labelled, settings, generator=torch.Generator().manual_seed(0), encoding=encoding)
     assert made.sets.equal(probe.sets)
     right, others = made.correctness.unbind(1)

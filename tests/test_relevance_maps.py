@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from fetching import SIDE, build
+from fetching import unequal_context as context
 from helpers import refuses, tiny_model
-from scorer_contexts import SIDE, build, context
 
 from arr_coc.families.map_scorers import (
     BALANCE_RATE,
@@ -25,7 +26,6 @@ from arr_coc.families.relevance_maps import (
     local_contrast,
     query_similarity,
     salience_score,
-    unit_range,
 )
 from arr_coc.model_summary import generated_image
 from arr_coc.modeling.scorers import SCORERS
@@ -68,16 +68,6 @@ def test_information_is_0_for_a_flat_patch_and_1_for_noise(bins: int) -> None:
 
 
 # ---- salience
-def test_the_unit_range_is_each_items_own_over_its_real_patches() -> None:
-    values = draw(B, N) * torch.tensor([[1.0], [100.0], [1.0]]) - 5
-    values[1, : 2 * WIDTH] = 1e6  # in padding
-    scaled = unit_range(values, mask())
-    real = values[1, 2 * WIDTH :].double().numpy()
-    assert scaled[1, 2 * WIDTH :].numpy() == pytest.approx((real - real.min()) / np.ptp(real), abs=1e-5)
-    assert (scaled.amin(1), scaled.amax(1))[1].tolist() == [1.0, 1.0, 0.0] and not scaled[1, : 2 * WIDTH].any()
-    assert not unit_range(torch.full((B, N), 0.3), mask()).any(), "all equal: nothing stands out"
-
-
 def test_local_contrast_is_the_distance_from_the_real_neighbours() -> None:
     shades, real = draw(B, WIDTH, WIDTH), mask().view(B, WIDTH, WIDTH)
     expected = np.zeros((B, WIDTH, WIDTH))
@@ -235,13 +225,6 @@ def test_what_reads_the_overview_alone_says_so_where_there_are_several_views() -
 
 
 # ---- A mixture of experts: two of four judge a patch, named for what they look at, none of them idle
-@torch.no_grad()
-def test_two_experts_judge_each_patch() -> None:
-    gates = build("experts").gates(context())
-    assert gates.shape == (3, SIDE * SIDE, len(EXPERTS))
-    assert ((gates > 0).sum(-1) == CHOSEN).all() and torch.allclose(gates.sum(-1), torch.ones(3, SIDE * SIDE))
-
-
 @pytest.mark.parametrize(
     ("expert", "texture", "value"),
     [("text", "stroke_density", 1.0), ("graphics", "saturation", 1.0), ("sparse", "local_entropy", 0.0)],
@@ -264,7 +247,9 @@ def test_training_balances_the_load_and_evaluation_leaves_it() -> None:
 
     def load() -> torch.Tensor:
         with torch.no_grad():
-            return (scorer.gates(whole) > 0).float().mean((0, 1))
+            gates = scorer.gates(whole)
+        assert ((gates > 0).sum(-1) == CHOSEN).all() and torch.allclose(gates.sum(-1), torch.ones(3, SIDE * SIDE))
+        return (gates > 0).float().mean((0, 1))
 
     assert load()[:2].min() > 0.7 and load()[2:].max() < 0.4
     scorer(whole)
@@ -293,18 +278,7 @@ def test_shares_sum_to_one_in_each_item_however_extreme() -> None:
     assert torch.equal(weights[1:2], shares(logits[1:2])), "no item changes another's"
 
 
-# ---- Texture channels: what counts as an edge, and that an image's textures are its own
-def test_textures_are_averages_over_patches_in_row_major_order() -> None:
-    pixels = torch.full((1, 3, 16, 16), -1.0)
-    pixels[..., 4:8, 12:16] = 1.0  # patch (1, 3) of a 4 x 4 grid
-    found = textures(pixels, 4)
-    assert found.shape == (1, len(TEXTURE_SETS["light"]), 4, 4) and found.dtype == torch.float32
-    light = found[0, TEXTURES.index("luminance")]
-    assert light[1, 3] == pytest.approx(1.0) and int(light.argmax()) == 7
-    assert int(found[0, TEXTURES.index("edge_magnitude")].argmax()) == 7
-
-
-# ---- channels by name
+# ---- Texture channels by name: what counts as an edge, and that an image's textures are its own
 PAGE = torch.rand(2, 3, 48, 48, generator=torch.Generator().manual_seed(0)) * 2 - 1
 """Two images, -1..1; on a grid of 6 patches a patch is 8 px."""
 

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from fetching import LENGTH, PIXEL_TEXTURES, SIDE, C, D, W, build
+from fetching import unequal_context as context
 from helpers import Calls, tiny_model
-from scorer_contexts import LENGTH, PIXEL_TEXTURES, SIDE, C, D, W, build, context
 from torch import nn
 
 from arr_coc.families.relevance_maps import TEXTURES
@@ -15,7 +16,6 @@ from arr_coc.model_summary import generated_image
 from arr_coc.modeling.fetcher import FetchChoices
 from arr_coc.modeling.patch_scorers import AttentionRecorder, attention_weights, on_fine_grid, position_code
 from arr_coc.modeling.scorers import EMPTY, SCORERS, FetchContext, Scorer
-from arr_coc.modeling.vision_tower import key_value_projection
 from arr_coc.modeling.wordpieces import PIECE_SLOTS
 
 TRAINED = "clip_query realizer words compositional contextual shannon_jung_vervaeke hierarchical experts".split()
@@ -130,16 +130,6 @@ def test_half_precision_gives_finite_float32_scores(name: str, dtype: torch.dtyp
     scores = build(name).to(dtype)(half)
     assert scores.dtype == torch.float32 and scores.isfinite().all()
     assert torch.allclose(scores, build(name)(whole), atol=0.3)
-
-
-def test_random_depends_on_the_items_seed_and_on_nothing_else() -> None:
-    scorer, whole = build("random"), context()
-    first = scorer(whole)
-    torch.manual_seed(99)
-    torch.rand(3)
-    assert torch.equal(first, scorer(replace(whole, features=whole.features + 1)))
-    assert not torch.equal(first, scorer(replace(whole, seeds=whole.seeds + 1)))
-    assert not torch.equal(first[0], first[1])
 
 
 def test_saliency_is_the_edge_channel() -> None:
@@ -319,14 +309,6 @@ def test_only_patches_with_text_are_scored_and_seen(monkeypatch: pytest.MonkeyPa
 
 
 # ---- Keys and values through a latent: the option of the scorers' and the bridges' attention
-def test_keys_and_values_are_made_of_the_latent_alone() -> None:
-    torch.manual_seed(0)
-    projection = key_value_projection(16, 3)
-    key_value = projection(torch.randn(50, 16))
-    centred = key_value - key_value.mean(0)
-    assert key_value.shape == (50, 32) and torch.linalg.matrix_rank(centred, atol=1e-4) <= 3
-
-
 @pytest.mark.parametrize("name", ["realizer", "experts"])
 def test_a_narrow_latent_has_fewer_weights_and_all_of_them_learn(name: str) -> None:
     plain, latent = build(name), build(name, latent_size=4)

@@ -46,7 +46,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("pages")
     paths = [folder / f"{number}.png" for number in range(3)]
     for number, (path, size) in enumerate(zip(paths, SIZES, strict=True)):
-        Image.fromarray(np.random.default_rng(number).integers(0, 256, (*size, 3), dtype=np.uint8)).save(path)
+        noise(*size, number).save(path)
     return paths
 
 

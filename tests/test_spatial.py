@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from graphs import BOTH, BRIDGES, TEXT, spatial_model
-from helpers import CARD, LARGE_TEXT, PAGE, drawn, prompt, refuses, tiny_config
+from helpers import CARD, LARGE_TEXT, PAGE, drawn, pixels_of, prompt, refuses, tiny_config
 from lone import QUESTION
 from torch import Tensor
 from transformers import Qwen3VLConfig, Qwen3VLModel
@@ -33,15 +33,12 @@ def model() -> ArrCocForConditionalGeneration:
 
 
 # ---- the slow reference: loops over tokens, no batch, no cache
-def cell_middle(cell: int, rows: int) -> tuple[float, float]:
-    return 4 * (cell // rows) + 1.5, 4 * (cell % rows) + 1.5
-
-
 def reference_places(encoding: ImageEncoding, slot: int, patches: list[int]) -> list[tuple[float, float]]:
     """(y, x) of the tokens of one image, whose fetched ones are `patches`."""
     side = encoding.side
     if encoding.base_indices is None:
-        base = [cell_middle(cell, side // 4) for cell in range(encoding.semantic.shape[1])]
+        rows = side // 4
+        base = [(4 * (cell // rows) + 1.5, 4 * (cell % rows) + 1.5) for cell in range(encoding.semantic.shape[1])]
     else:
         base = [divmod(patch, side) for patch in encoding.base_indices[slot].tolist()]
     return [*base[: encoding.tokens.shape[1]], *(divmod(patch, side) for patch in patches)]
@@ -117,10 +114,6 @@ def reference_logits(
         arguments["deepstack_visual_embeds"] = list(torch.cat(planes, 1))
     hidden = model.model.language_model(inputs_embeds=embeds[None], use_cache=False, **arguments).last_hidden_state
     return model.lm_head(hidden)[0]
-
-
-def pixels_of(inputs: Any) -> dict[str, Tensor]:
-    return {"pixel_values": inputs["pixel_values"], "patch_mask": inputs["patch_mask"]}
 
 
 @pytest.mark.parametrize("compressor", ["conv", "mask"])

@@ -65,28 +65,23 @@ def write_gguf(path: Path, model: Any) -> None:
     """A Llama as llama.cpp's converter writes it: rows of queries and keys in its own order, the tokenizer inside."""
     config, tokenizer = model.config, tiny_tokenizer()
     writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_rope_dimension_count(config.head_dim)
-    writer.add_key_length(config.head_dim)
-    writer.add_vocab_size(config.vocab_size)
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
     vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
     special = set(tokenizer.all_special_tokens)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
-    writer.add_token_list([token for token, _ in vocabulary])
-    writer.add_token_types([3 if token in special else 1 for token, _ in vocabulary])
-    writer.add_token_merges([" ".join(merge) for merge in backend["model"]["merges"]])
-    writer.add_bos_token_id(tokenizer.convert_tokens_to_ids("<|im_start|>"))
-    writer.add_eos_token_id(tokenizer.eos_token_id)
-    writer.add_pad_token_id(tokenizer.pad_token_id)
+    said: dict[str, Any] = (
+        {"context_length": config.max_position_embeddings, "embedding_length": config.hidden_size}
+        | {"block_count": config.num_hidden_layers, "feed_forward_length": config.intermediate_size}
+        | {"head_count": config.num_attention_heads, "head_count_kv": config.num_key_value_heads}
+        | {"layer_norm_rms_eps": config.rms_norm_eps, "rope_freq_base": config.rope_parameters["rope_theta"]}
+        | {"rope_dimension_count": config.head_dim, "key_length": config.head_dim, "vocab_size": config.vocab_size}
+        | {"tokenizer_model": "gpt2", "tokenizer_pre": "smollm", "token_list": [token for token, _ in vocabulary]}
+        | {"token_types": [3 if token in special else 1 for token, _ in vocabulary]}
+        | {"token_merges": [" ".join(merge) for merge in backend["model"]["merges"]]}
+        | {"bos_token_id": tokenizer.convert_tokens_to_ids("<|im_start|>"), "eos_token_id": tokenizer.eos_token_id}
+        | {"pad_token_id": tokenizer.pad_token_id}
+    )
+    for name, value in said.items():
+        getattr(writer, f"add_{name}")(value)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight":

@@ -16,7 +16,6 @@ from arr_coc.modeling.pretrained import CACHE, OLD_NAME
 
 pytestmark = pytest.mark.versions
 
-ROOT = Path(__file__).parents[1]
 SAVED = Path(__file__).parent / "fixtures" / "saved_5_23"
 """What `python tests/save_with_this_release.py tests/fixtures/saved_5_23` wrote under transformers 5.23.0."""
 

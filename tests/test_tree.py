@@ -174,7 +174,6 @@ def test_ten_lines_are_a_scorer_that_commands_know(darkness: None, tmp_path: Pat
     records = [Record(image=tmp_path / "page.png", question="What?", answers=("x",), line=1)]
     result = evaluate(model, records, ["darkness", "none"], progress=False)
     assert result["strategies"]["darkness"]["n"] == 1
-    page().save(tmp_path / "page.png")
     line = {"image": "page.png", "question": "What?", "answers": ["x"]}
     (tmp_path / "data.jsonl").write_text(json.dumps(line) + "\n")
     model = ("--model", checkpoint)

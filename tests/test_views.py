@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -181,16 +182,26 @@ def test_what_is_answered_does_not_depend_on_neighbours(model: Any, options: dic
         assert single.text == answer.text and torch.equal(single.fetch.boxes(), answer.fetch.boxes())
 
 
-def test_questions_ask_for_tiles_of_their_own_whatever_was_encoded_before(model: Any) -> None:
-    questions = [QUESTION, "Who signed?", "Where?"]
-    encoding = model.encode_image(SCAN, tiles="asked", asked_tiles=2, asked_share=0)
-    first = [model.generate(encoding, question, return_fetch=True) for question in questions]
+def test_questions_ask_for_tiles_of_their_own_whatever_was_encoded_before_or_is_at_the_same_time(model: Any) -> None:
+    questions = [QUESTION, "Who signed?", "Where?", "When was it?"]
+    options = {"tiles": "asked", "asked_tiles": 2, "asked_share": 0}
+    alone = [model.generate(model.encode_image(SCAN, **options), each, return_fetch=True) for each in questions]
+    encoding = model.encode_image(SCAN, **options)
+
+    def ask(number: int) -> None:
+        answer = model.generate(encoding, questions[number], return_fetch=True)
+        assert answer.text == alone[number].text and torch.equal(answer.fetch.boxes(), alone[number].fetch.boxes())
+        assert len(answer.fetch.seen.views.slots) == 3
+
+    for number in range(4):
+        ask(number)
     held = len(encoding.tiles)
-    again = [model.generate(encoding, question, return_fetch=True) for question in reversed(questions)]
-    assert 2 <= held <= 6 and len(encoding.tiles) == held  # kept: nothing is encoded twice
-    for one, other in zip(first, reversed(again), strict=True):
-        assert one.text == other.text and torch.equal(one.fetch.boxes(), other.fetch.boxes())
-        assert len(one.fetch.seen.views.slots) == 3
+    for number in reversed(range(4)):
+        ask(number)
+    assert 2 <= held <= 8 and len(encoding.tiles) == held  # kept: nothing is encoded twice
+    encoding = model.encode_image(SCAN, **options)
+    with ThreadPoolExecutor(4) as pool:
+        assert len([*pool.map(ask, range(4))]) == 4
 
 
 def test_base_tokens_are_those_of_the_overview_and_pooled_on_request(model: Any) -> None:
@@ -218,15 +229,20 @@ def test_sources_share_a_budget_or_have_their_part_of_it(model: Any, spread: str
     assert counts is None or answer.fetch.counts.tolist() == counts
 
 
-@pytest.mark.parametrize("images", [[SMALL, OTHER], [SCAN, SMALL]])
-def test_images_of_one_prompt_are_encoded_once(model: Any, images: list[Image.Image], tmp_path: Path) -> None:
-    encoding = model.encode_image([images])
+@pytest.mark.parametrize("images", [[SMALL, OTHER], [SCAN, SMALL]], ids=["plain", "tiles"])
+@pytest.mark.parametrize("joined", [False, True])
+def test_images_that_were_encoded_are_one_prompt(model: Any, images: Any, joined: bool, tmp_path: Path) -> None:
+    """Encodings that were joined had a list of answers to one question, one about each image."""
+    first, second = (model.encode_image(image) for image in images)
+    encoding = first.join(second) if joined else model.encode_image([images])
     encoding.save(tmp_path / "both.safetensors", model)
     for held in (encoding, ImageEncoding.load(tmp_path / "both.safetensors", model)):
         for question in (QUESTION, "Who signed?"):
             (expected,) = model.generate([images], question, return_fetch=True)
             answer = model.generate(held, question, return_fetch=True)
-            assert answer.text == expected.text and answer.sources == expected.sources
+            assert (answer.text, answer.sources) == (expected.text, expected.sources)
+            assert model.generate(held, [question]) == [expected.text]
+    assert not joined or len(model.generate(encoding, [QUESTION] * 2)) == 2
 
 
 def test_patches_are_given_for_each_image(model: Any) -> None:
@@ -260,18 +276,6 @@ def test_what_does_not_go_together_is_refused(model: Any) -> None:
     asked = model.encode_image(SCAN, tiles="asked")
     refuses('tiles: expected encodings that hold all of their tiles .*; got tiles="asked"', plain.join, asked)
     refuses("pool: expected encodings of one pool to join them; got \\[1, 2\\]", plain.join, replace(plain, pool=2))
-
-
-def test_threads_may_ask_one_encoding_for_tiles(model: Any) -> None:
-    """Both find what they would have found alone, though both have tiles encoded at the same time."""
-    questions = [QUESTION, "Who signed?", "Where?", "When was it?"]
-    options = {"tiles": "asked", "asked_tiles": 2, "asked_share": 0}
-    alone = [model.generate(model.encode_image(SCAN, **options), q, return_fetch=True) for q in questions]
-    encoding = model.encode_image(SCAN, **options)
-    with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(lambda q: model.generate(encoding, q, return_fetch=True), questions))
-    for one, other in zip(alone, answers, strict=True):
-        assert one.text == other.text and torch.equal(one.fetch.boxes(), other.fetch.boxes())
 
 
 def test_the_prompt_holds_the_tokens_that_were_counted(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,18 +355,6 @@ def test_joined_encodings_of_views_answer_as_each_by_itself(model: Any) -> None:
         assert (alone.text, alone.sources) == (answer.text, answer.sources)
     plain = model.generate(SMALL, QUESTION, return_fetch=True)
     assert [origin.box for origin in plain.sources] == [origin.box for origin in answers[1].sources]
-
-
-@pytest.mark.parametrize("images", [(SCAN, SMALL), (SMALL, drawn(120, 90))], ids=["tiles", "plain"])
-def test_one_question_about_joined_encodings_has_one_answer(model: Any, images: Any, tmp_path: Path) -> None:
-    """It had a list of answers, one about each image."""
-    joined = model.encode_image(images[0]).join(model.encode_image(images[1]))
-    (expected,) = model.generate([[*images]], QUESTION, return_fetch=True)
-    joined.save(tmp_path / "joined", model)
-    for encoding in (joined, ImageEncoding.load(tmp_path / "joined", model)):
-        answer = model.generate(encoding, QUESTION, return_fetch=True)
-        assert (answer.text, answer.sources) == (expected.text, expected.sources)
-    assert model.generate(joined, [QUESTION]) == [expected.text] and len(model.generate(joined, [QUESTION] * 2)) == 2
 
 
 def test_tiles_that_were_asked_for_are_those_of_every_copy_of_an_encoding(model: Any) -> None:
@@ -492,18 +484,11 @@ def test_pages_without_it_are_passed_over_or_read_as_one(paged: Any, monkeypatch
 
 def test_only_the_last_answer_is_streamed_or_one_of_several(paged: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     document = paged.encode_image([[paper(0), paper(2)]], words=[WORDS[0], WORDS[2]])
-    streamed: list[Tensor] = []
-
-    class Streamer:
-        def put(self, value: Tensor) -> None:
-            streamed.append(value)
-
-        def end(self) -> None:
-            streamed.append(torch.empty(0))
-
-    text = paged.generate(document, ASKED, streamer=Streamer(), max_new_tokens=4)
+    streamed: list[Any] = []
+    streamer = SimpleNamespace(put=streamed.append, end=lambda: streamed.append("end"))
+    text = paged.generate(document, ASKED, streamer=streamer, max_new_tokens=4)
     assert text == paged.generate(document, ASKED, max_new_tokens=4)
-    assert sum(not len(value) for value in streamed) == 1
+    assert sum(value is streamed[-1] for value in streamed) == 1 and streamed[-1] == "end"
     with monkeypatch.context() as patch:
         patch.setattr(paged.generation_config, "do_sample", True)
         asked = says(patch, [])

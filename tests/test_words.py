@@ -9,7 +9,7 @@ import numpy as np
 import openai
 import pytest
 import torch
-from helpers import READS_WORDS, SCORES_WORDS, Cli, png, reads, refuses, tiny_checkpoint, tiny_model
+from helpers import READS_WORDS, SCORES_WORDS, Cli, noise, png, reads, refuses, tiny_checkpoint, tiny_model
 from PIL import Image
 from serving_client import SETTINGS, ask, data_url, serving, text_of
 from tiny_pdf import text_at, write_form, write_pdf
@@ -266,7 +266,7 @@ def test_scorers_of_features_look_at_pages_with_words_and_refuse_saved_ones(sile
     assert silent_model.generate(saved, "What is ab?") == silent_model.generate(PAGE, "What is ab?", words=WORDS)
     with pytest.raises(ValueError, match="strategy: expected one that reads words, as the page was not looked at"):
         silent_model.generate(saved, "What is ab?", strategy="variance")
-    page = Image.fromarray(np.random.default_rng(0).integers(0, 255, (48, 64, 3), dtype=np.uint8))
+    page = noise(48, 64)
     encoding = silent_model.encode_image(page, words=WORDS)
     assert encoding.unseen and not encoding.features.any()
     named = silent_model.generate(encoding, "What?", strategy="variance", return_fetch=True).fetch

@@ -29,7 +29,6 @@ from .published import CLIP_RECIPE, CLIP_TEXT, QUESTION, WORDS, words_in_common
 from .sources import WeightsSource
 
 FILES = ("tokenizer_config.json", "special_tokens_map.json")  # optional files that are read with tokenizer.json
-
 ANSWER_TOKENS = 512  # the default limit of an answer's tokens, enough for a dense paragraph
 
 

@@ -35,7 +35,6 @@ CLIP_TEXT = "clip-text"
 CLIP_RECIPE = "fitted: from the language model's embeddings of words to CLIP's (ridge regression)"
 WORDS = "text_model.embeddings.token_embedding.weight"
 QUESTION = "model.fetcher.scorers.clip_query.text_projection.weight"
-
 RIDGE = 0.1  # penalty per word, against normalised embeddings of unit variance
 
 

@@ -42,9 +42,7 @@ from .families import FAMILIES
 from .runner import ModelRunner, PreparedPrompt, count_fetched
 
 BUDGET = 0.25  # default share of the plain model's image tokens
-
 POOL = 4  # default number of image tokens along each axis in one base token
-
 WAYS = ("tokens", "pixels")
 
 

@@ -104,7 +104,6 @@ def share_or_number(text: str) -> float | int | str:
 
 
 ATTENTION_LAYERS = (0.25, 0.75)  # interval of the language model's depth whose attention is read
-
 NEW_TOKENS = 128  # the most tokens of an answer, if neither the call nor the model's generation config gives it
 
 

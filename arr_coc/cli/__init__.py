@@ -39,7 +39,6 @@ COMMANDS: tuple[Command, ...] = (
 )
 
 SETTING = re.compile(r"[^-=][^=]*=.*", re.DOTALL)  # NAME=VALUE, for commands with settings
-
 DESCRIPTION = "Ask a vision-language model that fetches the image patches that a question needs (running back)."
 
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from arr_coc.modeling.answers import Answer
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")
-
 URL = re.compile(r"(https?|file)://|data:\S*,", re.IGNORECASE)
 
 FILE = re.compile(

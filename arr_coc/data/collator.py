@@ -22,11 +22,8 @@ from ..modeling.word_sources import PageToRead, check_words, read_before, to_ten
 from .records import Record, is_document, of_line
 
 IGNORED = -100  # label of tokens that are not predicted, which transformers' losses ignore
-
 UNKNOWN = -1.0  # relevance of every patch if the patches of the answer are unknown
-
 SINGLE = "expected a single image, as training supports no documents"
-
 MARKS = 32  # at least as many tokens as the chat template puts around the text of a turn
 
 

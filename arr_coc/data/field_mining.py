@@ -24,7 +24,6 @@ DIVERSE, COMMON = 0.3, 0.35
 SUPPORT = 0.3  # share of a label's documents that have a value there, at least, to look for it there (right of it, say)
 TYPED = 0.75  # share of a label's values of one type from which on values of other types are left out
 STATIC = 0.04  # share of documents from which on a line is taken for a printed part of the form, not for a value
-
 _CALENDAR = {name.lower() for names in (calendar.day_name, calendar.day_abbr, calendar.month_name) for name in names}
 _NUMBERING = re.compile(r"^\(?\d{1,2}[a-z]?\s?[.),:]\s*(?=[A-Za-z])")
 _TYPES = (

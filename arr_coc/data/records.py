@@ -163,7 +163,6 @@ logger = logging.get_logger(__name__)
 OnError = Literal["stop", "skip"]
 
 MAX_ERRORS = 100  # the number of bad records that are skipped before reading stops
-
 _SOURCES = ("box_sources", "label_sources", "answer_sources")
 _SHOWN = ("image", "images", "boxes", "label_box", "label_boxes", *_SOURCES)
 _FIELDS = (*_SHOWN, "question", "answers", "absent", "history")

@@ -11,7 +11,6 @@ from ..modeling.image_processing_arr_coc import Box
 from .formats import Rendered
 
 JPEG_QUALITY = 92
-
 DATA = "data.jsonl"  # name of the file of questions, beside the folder of images
 
 

@@ -107,7 +107,6 @@ def _says(text: str, answer: str) -> bool:
 
 
 _WORD = re.compile(r"[^\W_]+")
-
 FEW = 3  # letters and digits of an answer that may stand in longer words by chance
 
 

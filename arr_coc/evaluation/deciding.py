@@ -33,7 +33,6 @@ Comparison = Mapping[str, Any]
 Compare = Callable[[str, str], Comparison]  # names of two arms -> their comparison
 
 SMALLEST_DIFFERENCE = 2.0  # the smallest useful difference, points; the default of `by` for `not_above`
-
 _FORMS = ({"arm", "above", "by"}, {"arm", "not_above", "by"}, {"arm", "not_above"})  # the keys of a condition
 
 RIVALS = ("larger", "smaller", "random", "saliency", "uniform", "patches_only")

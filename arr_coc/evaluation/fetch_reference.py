@@ -23,7 +23,6 @@ from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.prompt import EmbeddedPrompt
 
 REFERENCE = "fetch_reference.json"  # the file's name, beside the weights
-
 BINS = 10  # the number of bins of each statistic; each bin holds equally many of the reference's values
 
 

@@ -210,8 +210,6 @@ def best_places(scores: Tensor, count: int) -> Tensor:
 
 
 PEERS: Registry[Peer] = Registry("peer")  # the rules by name
-
-
 TINY = 1e-6  # numbers that differ by no more than this are equal up to rounding (float32)
 
 

@@ -10,7 +10,6 @@ import numpy as np
 from .reporting import require_extra
 
 RESAMPLES = 2000  # number of bootstrap resamples: 50 of them are beyond each end of a 95 % interval
-
 FLIPS = 9999  # number of random sign flips of a permutation test: its smallest p is 1 in 10,000
 
 SIGNIFICANCE = 0.02
@@ -18,7 +17,6 @@ SIGNIFICANCE = 0.02
 significant differences; at 0.02, a difference of three points on 2,000 questions is still found nearly always."""
 
 FEWEST_IMAGES = 20  # with fewer images nothing is significant and no verdict is given, as intervals are unreliable
-
 ROUNDING = 1e-9  # A smaller spread is rounding error: 0.9 - 0.3, summed in two ways, is not always the same number
 
 Values = Sequence[float] | np.ndarray  # scores of items

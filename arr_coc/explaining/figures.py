@@ -29,7 +29,6 @@ LEVEL_COLOURS = {1: "#d55e00", 4: "#0072b2", 16: "#cc79a7"}
 WIDTH, MARGIN = 9.0, 0.15  # width of a sheet, and of the space around its rows and between panels
 TALLEST = 4.2  # the largest height of a panel
 MOST_COLUMNS = 4  # the most passes or strategies in a row
-
 TEXT, SMALL = 10.5, 8.5  # points
 INK, SOFT = "#141414", "#5a5a5a"
 

@@ -236,9 +236,7 @@ class HierarchicalScorer(MapScorer):
 
 
 EXPERTS = ("text", "graphics", "sparse", "mixed")
-
 CHOSEN = 2  # experts for each patch
-
 BALANCE_RATE = 1e-3  # change of an expert's handicap in a training step
 
 

@@ -28,7 +28,6 @@ TEXTURES: tuple[str, ...] = (*TEXTURE_SETS["full"], *(f"semantic_{number}" for n
 """All names, in the order of the channels; scorers that read the semantic ones project these themselves."""
 
 RELEVANCE_MAPS = ("information", "salience", "query_similarity")
-
 SALIENCE_WEIGHTS = (0.4, 0.4, 0.2)  # of edge magnitude, local contrast and centre prior in `salience_score`
 
 CENTRE_WIDTH = 0.5
@@ -97,7 +96,6 @@ def query_similarity(patches: Tensor, words: Tensor, mask: Tensor) -> Tensor:
 
 
 BINS = 16  # bins of the luminance histogram of a patch, from -1 to 1
-
 STROKE = 0.25  # least step of luminance between neighbouring pixels at the edge of a stroke (black to white: 2)
 
 

@@ -15,7 +15,6 @@ SHARES = (0.0, 0.05, 0.1, 0.3, 0.5)
 """Shares of a pass's patches that may be drawn; they include those of the rule `passes.tempered`."""
 
 FIRST = 2  # the number of the share that an untrained policy prefers in every pass: a tenth
-
 FURTHER_PASSES = 3.0  # the most passes behind the first; scales their number to 0..1
 
 

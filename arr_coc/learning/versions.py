@@ -20,7 +20,6 @@ from ..modeling.fetcher import RunningBackFetcher
 
 CHECKPOINT = "checkpoint"  # the version without an adapter: the checkpoint's scorer
 DECISION = "decision.json"  # file beside an adapter with the measurements that led to its promotion
-
 _CURRENT = "current.json"
 _VERSION = re.compile(r"v\d{4,}")
 

@@ -21,7 +21,6 @@ from .splits import Split, check_split, pairs
 __all__ = ["KINDS", "draw_page", "layout_page"]
 
 KINDS = {kind: float(weight) for kind, weight in pairs("kinds of pages").items()}  # kinds of pages, and their weights
-
 _QUESTIONS = 14  # the most questions of a page
 _ABSENT = 0.12  # share of the questions
 

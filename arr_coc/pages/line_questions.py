@@ -25,7 +25,6 @@ from .question_writer import DETAIL, GIST, SPREAD, TWO_PLACES, QuestionWriter
 from .splits import Split
 
 KINDS = (DETAIL, TWO_PLACES, SPREAD, GIST)  # the kinds of questions, from the fewest places to the whole page
-
 _AMOUNT = re.compile(r"[$€£]?(\d+(\.\d+)?)%?")
 _EDGES = "()[]{}.,:;!?'\"*"
 _LARGER = 1.3  # times the height of the next largest line

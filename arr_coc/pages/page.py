@@ -16,7 +16,6 @@ from ..modeling.printed_lines import PrintedLine as Line
 Difficulty = Literal["easy", "hard"]
 
 ABSENT = "absent"  # the kind of questions about absent fields
-
 _EASY_BOXES = 3  # that of the answer, and up to two of its labels, such as the names of its row and column
 _EASY_LENGTH = 12  # characters
 

@@ -21,10 +21,7 @@ NOT_THERE = "not on the page"
 Boxes = Sequence[Box]
 
 _CORE = 4  # wordings of each pool that stay in training
-
-
 WORDINGS: dict[str, tuple[str, ...]] = items_of("wordings.txt")  # wordings by kind of question
-
 _OWN = pairs("wordings of values")  # wordings of kinds of values, in addition to those of any value
 _PHRASE = re.compile(
     r"( (on|by|to|from|at|in|via|until|since|with|for)|^(in charge|from|to|for|about|cc|re|born|dated|admitted|"

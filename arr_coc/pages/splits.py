@@ -22,7 +22,6 @@ than both, in the layouts and wordings of training. Decisions are made on it, so
 """
 
 SPLITS: tuple[Split, ...] = get_args(Split)
-
 _QUARTERS: tuple[Split, ...] = ("train", "train", "validation", "test")
 
 
@@ -48,7 +47,6 @@ def part(pool: tuple[str, ...], split: Split) -> tuple[str, ...]:
 
 
 T = TypeVar("T")
-
 _HELD_OUT = 6  # one item in this number, rounded, is for validation, another for the test; at least one each
 
 

@@ -219,7 +219,6 @@ def base_models(assembly: dict[str, Any]) -> list[str]:
 
 
 CODE = Path(modeling.__file__).parent  # the folder whose files travel with the weights
-
 REQUIRED = ("config.json", "processor_config.json", "tokenizer_config.json")
 _TAKEN = (".json", ".jinja", ".md", ".safetensors", ".txt", ".model")
 """Endings of the files to copy from the source: configs, tokenizer, chat template, card, weights."""

@@ -86,7 +86,6 @@ def _overlap(text: str, string: str) -> int:
 
 
 MAX_FIELDS = 64  # the most fields of a schema; each field is a question
-
 KINDS = ("string", "number", "integer", "boolean", "null")
 
 NOTES = {"$comment", "$id", "$schema", "default", "deprecated", "description", "examples", "title"}

@@ -44,7 +44,6 @@ from ..modeling.view_encoding import sources_of, take_view_options
 from ..modeling.word_sources import from_json, to_json
 
 CONTENT, URL, IMAGE, REFUSED = b"B", b"U", b"I", b"E"
-
 SECONDS = 15.0  # seconds to download and decode one image; a worker that takes longer is killed
 MEMORY = 1536 * 2**20  # the most bytes of memory for decoding one image
 _NUMBER = struct.Struct("<I")  # a process id, or the length of the JSON that describes the pixels behind it

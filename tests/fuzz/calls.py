@@ -2,17 +2,15 @@
 
 import random
 from collections.abc import Callable
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from transformers.utils import logging
 
 from tests.fuzz.tally import Tally
-from tests.helpers import TINY_SIDE, tiny_model
+from tests.helpers import TINY_SIDE, noise, png, tiny_model
 
 WORDING = r"expected.*got"
 """Of a refusal."""
@@ -117,35 +115,15 @@ class Doors:
     """What a user calls, with arguments that it answers to."""
 
     def __init__(self) -> None:
-        self.model = tiny_model(
-            text={"max_position_embeddings": 300}
-        )  # answers end there, whatever length they may have
-        pixels = np.random.default_rng(0).integers(0, 256, (60, 90, 3), dtype=np.uint8)
-        self.image = Image.fromarray(pixels)
-        stream = BytesIO()
-        self.image.save(stream, "PNG")
+        self.model = tiny_model(text={"max_position_embeddings": 300})  # answers end there, whatever is asked for
+        self.image = noise(60, 90)
         self.encoding = self.model.encode_image(self.image)
         self.bare = self.model.encode_image(pixel_values=torch.zeros(1, 3, TINY_SIDE, TINY_SIDE))
         self.foreign = tiny_model(text={"hidden_size": 36}).encode_image(self.image)
-        self.images = (
-            self.image,
-            self.encoding,
-            self.bare,
-            self.foreign,
-            stream.getvalue(),
-            [self.image] * 2,
-            [[self.image] * 2],
-        )
-        self.all = (
-            self.ask,
-            self.ask,
-            self.ask,
-            self.encode,
-            self.process,
-            self.process_images,
-            self.forward,
-            self.continue_prompt,
-        )
+        images = [self.image] * 2
+        self.images = (self.image, self.encoding, self.bare, self.foreign, png(self.image), images, [images])
+        others = (self.encode, self.process, self.process_images, self.forward, self.continue_prompt)
+        self.all = (*[self.ask] * 3, *others)
 
     def value(self, name: str, draw: Draw) -> Any:
         if name in ("image", "images") and draw.random() < 0.3:

@@ -18,9 +18,8 @@ ODD: tuple[Any, ...] = (
 
 def mutate(path: Path, drawn: random.Random) -> str:
     """Damages a file in place; returns what was done, in words."""
-    structured = {".json": _mutate_json, ".jsonl": _mutate_lines, ".yaml": _mutate_yaml}.get(path.suffix)
-    if path.suffix == ".safetensors":
-        structured = _mutate_header
+    kinds = {".json": _mutate_structure, ".yaml": _mutate_structure, ".jsonl": _mutate_lines}
+    structured = {**kinds, ".safetensors": _mutate_header}.get(path.suffix)
     change = structured if structured is not None and drawn.random() < 0.7 else _mutate_bytes
     return f"{path.name}: {change(path, drawn)}"
 
@@ -54,15 +53,10 @@ def _mutate_bytes(path: Path, drawn: random.Random) -> str:
     return f"{kind} at {at}"
 
 
-def _mutate_json(path: Path, drawn: random.Random) -> str:
-    held, said = _mutate_value(json.loads(path.read_text()), drawn)
-    path.write_text(json.dumps(held))
-    return said
-
-
-def _mutate_yaml(path: Path, drawn: random.Random) -> str:
-    held, said = _mutate_value(yaml.safe_load(path.read_text()), drawn)
-    path.write_text(yaml.safe_dump(held))
+def _mutate_structure(path: Path, drawn: random.Random) -> str:
+    load, dump = (yaml.safe_load, yaml.safe_dump) if path.suffix == ".yaml" else (json.loads, json.dumps)
+    held, said = _mutate_value(load(path.read_text()), drawn)
+    path.write_text(dump(held))
     return said
 
 

@@ -4,11 +4,8 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-import numpy as np
-from PIL import Image
-
 from tests.fuzz.tally import Tally
-from tests.helpers import tiny_model
+from tests.helpers import noise, tiny_model
 
 WORKERS = 8
 """Calls at the same time."""
@@ -38,8 +35,7 @@ class Shared:
 
     def __init__(self) -> None:
         self.model = tiny_model()
-        pixels = np.random.default_rng(0)
-        images = [Image.fromarray(pixels.integers(0, 256, (60, 90 + i, 3), dtype=np.uint8)) for i in range(3)]
+        images = [noise(60, 90 + number, number) for number in range(3)]
         self.images = [*images, *(self.model.encode_image(image) for image in images)]
 
     def answer(self, call: Call) -> Any:

@@ -8,7 +8,6 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from io import BytesIO
 from typing import Any
 
 from PIL import Image
@@ -16,6 +15,7 @@ from PIL import Image
 import arr_coc.families  # noqa: F401  registers the policy "public"
 from arr_coc.modeling.image_loading import load_image
 from tests.fuzz.tally import Tally
+from tests.helpers import png
 
 TIMEOUT = 1.0
 """Seconds that a download may take that no image comes of,"""
@@ -35,20 +35,15 @@ CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 Behaviour = Callable[["Connection"], None]
 
 
-def png() -> bytes:
-    stream = BytesIO()
-    Image.new("RGB", (9, 7), "red").save(stream, "PNG")
-    return stream.getvalue()
-
-
-IMAGE = png()
+IMAGE = png(Image.new("RGB", (9, 7), "red"))
 
 
 class Connection:
-    """One request's connection, on the server's side."""
+    """One request and its connection, on the server's side."""
 
     def __init__(self, connected: socket.socket, port: int) -> None:
         self.socket, self.port = connected, port
+        self.request = connected.recv(2**16)
 
     def send(self, *parts: bytes) -> None:
         for part in parts:
@@ -86,6 +81,7 @@ def zipped(size: int) -> bytes:
 HONEST: dict[str, Behaviour] = {
     "image": lambda c: c.send(sized(IMAGE)),
     "redirected": lambda c: c.redirect(f"http://127.0.0.1:{c.port}/image"),
+    "moved": lambda c: c.redirect("/image"),
     "unsized": lambda c: c.send(OK, b"Connection: close\r\n\r\n", IMAGE),
     "chunked": lambda c: c.send(CHUNKED, b"%x\r\n%s\r\n0\r\n\r\n" % (len(IMAGE), IMAGE)),
     "another type": lambda c: c.send(OK, b"Content-Type: text/html\r\n", sized(IMAGE, head=b"")),
@@ -144,17 +140,18 @@ PRIVATE = tuple("127.0.0.1 2130706433 0x7f.1 127.1 [::1] [::ffff:127.0.0.1] 0.0.
 
 
 @contextmanager
-def served() -> Iterator[int]:
-    """Serves `HONEST` and `HOSTILE` on loopback, a thread for each connection; gives the port."""
+def served(**others: Behaviour) -> Iterator[int]:
+    """Serves `HONEST`, `HOSTILE` and others on loopback, a thread for each connection; gives the port."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=64)
     port = listener.getsockname()[1]
-    behaviours = {**HONEST, **HOSTILE}
+    behaviours = {**HONEST, **HOSTILE, **others}
 
     def answer(connected: socket.socket) -> None:
         with connected, suppress(OSError):
             connected.settimeout(10)
-            path = connected.recv(2**16).split(b" ")[1].decode().strip("/").replace("%20", " ")
-            behaviours[path.partition("?")[0]](Connection(connected, port))
+            connection = Connection(connected, port)
+            path = connection.request.split(b" ")[1].decode().strip("/").replace("%20", " ")
+            behaviours[path.partition("?")[0]](connection)
 
     def accept() -> None:
         with suppress(OSError):

@@ -147,8 +147,6 @@ def image_size(path: Path) -> tuple[int, int]:
 
 _ORIENTATION = 0x0112
 _SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that swap width and height
-
-
 _NEEDED, _OPTIONAL = ("image", "question", "answers"), ("boxes", "image_id", "tags")
 _LOADERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".arrow": "arrow"}
 """Loaders of single files."""

@@ -64,8 +64,6 @@ Draw = Callable[..., Page]
 That of `document` takes `fields` too, the names to draw from."""
 
 DOMAINS: Registry[Draw] = Registry("domain")
-
-
 _TURN, _SKEW = 5.0, 0.05  # at most: degrees of rotation, share of the sides by which corners move
 _FILLED = (0.9, 1.0)  # share of the picture that the page fills
 _SHADOW = 0.45  # at most: share of the light that a shadow removes
@@ -217,7 +215,6 @@ class Variations:
 
 
 AS_DRAWN = Variations()  # no variations
-
 _ENTROPY: dict[Split, tuple[int, ...]] = {"train": (1,), "validation": (2,), "test": ()}
 
 

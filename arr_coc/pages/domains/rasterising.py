@@ -25,7 +25,6 @@ Colour = tuple[float, float, float]  # red, green, blue in 0..255
 CHARSET = string.digits + string.ascii_uppercase + string.ascii_lowercase + ".,:$/-#&'"
 """All characters of documents and browser pages except the space."""
 MIN_FONT, MAX_FONT = 11.0, 26.0  # px at a 256 px page; smaller text is outside the domain
-
 _CONTRAST = 110.0  # least difference in luminance (0..255) between ink and paper
 _INK_THRESHOLD = 64  # of 255: fainter pixels (interpolation) do not count as visible ink
 _ABOVE, _BELOW = 0.91, 0.25  # extent of a line of text above and below its baseline, in font sizes

@@ -15,7 +15,6 @@ from ..splits import Split, check_split, items_of, part
 WORDS = items_of("domains/words.txt")
 FIRST_NAMES, LAST_NAMES, CITIES, COMPANIES = (WORDS[name] for name in ("first name", "last name", "city", "company"))
 TITLES, UNHEARD_FIELDS, FIELDS = (WORDS[name] for name in ("title", "unheard field", "field"))
-
 _MADE_UP = 0.5  # share of training words and unknown fields that are in no pool, so that words cannot be guessed
 _ONSETS, _VOWELS, _CODAS = WORDS["onset"], WORDS["vowel"], ("", "", "", *WORDS["coda"])
 

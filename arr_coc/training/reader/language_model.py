@@ -27,7 +27,6 @@ from ..stages import Run
 from .targets import PageTokens
 
 QUESTION_LENGTH = 96  # most tokens of a question and its answer; longer ones are not asked
-
 _ADAPTER_WEIGHTS = "adapter_model.safetensors"
 _INNER, _OUTER = "base_model.model.", "base_model.model.model."
 """What names of an adapter begin with: of the decoder's, and of the causal language model's around it."""
