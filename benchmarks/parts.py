@@ -2,7 +2,7 @@
 
     python -m benchmarks.parts MODEL DATA.jsonl [--limit 200]
 
-A part is the weights of one name, over all layers. The noise has the spread of the weights that it is added to. A
+A part is the weights of one name, over all layers. The noise has the scale of the weights that it is added to. A
 part has an effect if its noise changes 5 % of all answers, and is asked no further from then on; one that changes none
 may go.
 """
@@ -40,10 +40,10 @@ def parts_of(model: torch.nn.Module) -> dict[str, list[torch.nn.Parameter]]:
 
 @torch.no_grad()
 def add_noise(weights: Sequence[torch.nn.Parameter], seed: int = 0) -> None:
-    """Adds noise of its own standard deviation to each of the weights, or of its size to a single number."""
+    """Adds noise to each of the weights whose standard deviation is the root mean square of the weight."""
     generator = torch.Generator().manual_seed(seed)
     for weight in weights:
-        spread = weight.float().std() if weight.numel() > 1 else weight.float().abs().mean()
+        spread = weight.float().square().mean().sqrt()
         weight.add_((torch.randn(weight.shape, generator=generator) * spread.cpu()).to(weight))
 
 

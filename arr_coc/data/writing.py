@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 
 from tqdm import tqdm
@@ -35,7 +36,9 @@ def write_questions(out: Path, drawn: Rendered, *, force: bool = False) -> Path:
         (beside / "images").mkdir()
         for number in tqdm(range(drawn.pages), desc="rendering", unit="page", disable=None):
             page, image = drawn.page(number), f"images/{number:05d}.jpg"
-            page.image.convert("RGB").save(beside / image, quality=JPEG_QUALITY)
+            jpeg = BytesIO()  # Pillow writes part of a file to a full disk, and says nothing
+            page.image.convert("RGB").save(jpeg, "JPEG", quality=JPEG_QUALITY)
+            (beside / image).write_bytes(jpeg.getvalue())
             for place in range(min(drawn.questions, len(page.questions))):
                 record = drawn.record(number * drawn.questions + place)
                 labels = _rounded(record.label_boxes)
