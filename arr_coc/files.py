@@ -156,7 +156,7 @@ def read_yaml(path: Path) -> Any:
     try:
         return parse_yaml(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: expected YAML; got {error}") from error
+        raise ValueError(f"{path}: expected YAML; got {' '.join(str(error).split())}") from error
 
 
 def write_text(path: Path, text: str) -> None:
