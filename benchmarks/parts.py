@@ -27,6 +27,8 @@ LONGEST = 12
 """New tokens of an answer, as noise in a language model makes it never end."""
 ENOUGH = 0.05
 """The share of all answers that a part with an effect changes."""
+ENCODING = ("vision_tower", "bridge", "language_model.embed_tokens")
+"""How the names of parts begin that an encoded page depends on."""
 
 
 def parts_of(model: torch.nn.Module) -> dict[str, list[torch.nn.Parameter]]:
@@ -66,7 +68,7 @@ def main() -> None:
         add_noise(weights)
         asked = changed = 0
         for (encoding, own), before in zip(pages, expected, strict=True):
-            found = answers(model, own[0].image if name.startswith("vision_tower") else encoding, own)
+            found = answers(model, own[0].image if name.startswith(ENCODING) else encoding, own)
             asked += len(own)
             changed += sum(one != other for one, other in zip(found, before, strict=True))
             if changed >= ENOUGH * len(records):
