@@ -17,8 +17,8 @@ from typing import Literal, TypeVar, get_args
 Split = Literal["train", "validation", "test"]
 """A split of the content of pages.
 
-`train` and `test` share no font family, layout, wording or word of a pool. `validation` has other families and words
-than both, in the layouts and wordings of training. Decisions are made on it, so that nothing is chosen on `test`.
+No two share a font family, or a layout, wording or word of a pool. Decisions are made on `validation`, so that
+nothing is chosen on `test`.
 """
 
 SPLITS: tuple[Split, ...] = get_args(Split)
